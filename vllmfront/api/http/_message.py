@@ -1,0 +1,87 @@
+"""HTTP messages as handlers see them, independent of what carries them."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol
+
+import attrs
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+
+@attrs.frozen(kw_only=True)
+class HttpRequest:
+    """A complete request: the body has been read, within the server's limits."""
+
+    method: str
+    path: str
+    """Percent-decoded, without the query."""
+
+    raw_path: bytes
+    query: bytes
+    headers: Headers
+    """Names in lower case, in the order of arrival."""
+
+    body: bytes
+    http_version: str = "1.1"
+    scheme: str = "http"
+    client: tuple[str, int] | None = None
+    server: tuple[str, int | None] | None = None
+
+    def header(self, name: bytes) -> bytes | None:
+        """Return the first value of the header *name* (lower case), or None."""
+        for key, value in self.headers:
+            if key == name:
+                return value
+        return None
+
+
+class ResponseWriter(Protocol):
+    """Where a handler's answer goes. All methods are synchronous and never block.
+
+    Two forms exist: the HTTP/1.1 connection itself, which writes to its socket at once and
+    keeps what the socket does not take; and an ASGI bridge. Methods are no-ops once the client
+    has gone.
+    """
+
+    @property
+    def started(self) -> bool:
+        """Whether the response head has been queued; after that no status can be sent."""
+
+    @property
+    def congested(self) -> bool:
+        """Whether earlier bytes are still unsent: the client reads slower than we write.
+
+        A producer that can merge should then collect and wait for ``on_drained``.
+        """
+
+    def on_drained(self, callback: Callable[[], None] | None) -> None:
+        """Call *callback* once each time the unsent bytes are gone; None takes it back."""
+
+    def respond(
+        self, status: int, body: bytes, *, content_type: bytes = b"application/json",
+        headers: Headers = (),
+    ) -> None:
+        """Send a whole response with a Content-Length."""
+
+    def start(self, status: int, headers: Headers) -> None:
+        """Begin a streamed response: chunked for HTTP/1.1, close-delimited for 1.0."""
+
+    def write(self, data: bytes) -> None:
+        """Send one piece of a streamed body, framed as a chunk of its own."""
+
+    def finish(self) -> None:
+        """End a streamed response properly."""
+
+
+class Handler(Protocol):
+    """Answers one request through *response*.
+
+    Runs in the connection's task. When the client leaves, the handler is cancelled at its
+    next checkpoint. It answers every ``Exception`` itself; one that escapes becomes a 500, or
+    cuts the connection when the head is out.
+    """
+
+    def __call__(self, request: HttpRequest, response: ResponseWriter, /) -> Awaitable[None]: ...
+
+
+AsgiApp = Callable[[dict[str, Any], Callable[..., Any], Callable[..., Any]], Awaitable[None]]

@@ -1,0 +1,93 @@
+"""All errors raised on purpose, sorted by who is to blame.
+
+The HTTP status of each is decided in one table, in ``vllmfront.api``.
+"""
+
+
+class VllmFrontError(Exception):
+    """Base of all errors raised on purpose; anything else that escapes is a bug."""
+
+
+# The client is to blame.
+
+
+class RequestRejected(VllmFrontError):
+    """Raised when the client must change the request; never retried. Becomes a 400.
+
+    ``param`` names the offending field in the client's own words, or is None.
+    """
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+
+class MalformedRequest(RequestRejected):
+    """Raised when a body cannot be read: no JSON, a wrong type, too large. Becomes a 400."""
+
+
+class ModelNotFound(RequestRejected):
+    """Raised when the named model or adapter is not served here. Becomes a 404."""
+
+
+class PermissionDenied(RequestRejected):
+    """Raised when a route is switched off by configuration. Becomes a 403."""
+
+
+class FeatureNotServed(VllmFrontError):
+    """Raised when a known feature is not part of this build. Becomes a 501."""
+
+
+class ClientStalled(VllmFrontError):
+    """Raised when a client accepts no bytes for the send timeout; the request is aborted."""
+
+
+# The operator is to blame.
+
+
+class ConfigurationError(VllmFrontError):
+    """Raised when flags, files or the environment make no sense together. Ends start-up."""
+
+
+# The engine is to blame, or absent.
+
+
+class EngineUnavailable(VllmFrontError):
+    """Raised when the engine cannot take requests now; a later try may succeed. Becomes a 503.
+
+    ``retry_after`` is a hint in seconds.
+    """
+
+    def __init__(self, message: str, *, retry_after: int = 5) -> None:
+        super().__init__(message)
+        self.message = message
+        self.retry_after = retry_after
+
+
+class EngineDied(VllmFrontError):
+    """Raised to every stream and call of an engine that ended. Becomes a 500, health a 503."""
+
+
+class EngineRequestFailed(VllmFrontError):
+    """Raised when the engine ends one request with an error of its own. Becomes a 500."""
+
+
+class UtilityCallFailed(VllmFrontError):
+    """Raised when an engine answers a utility call with a failure text. Becomes a 500."""
+
+
+class UtilityCallTimeout(VllmFrontError):
+    """Raised when an engine does not answer a utility call in time. Becomes a 504."""
+
+
+class StartupFailed(VllmFrontError):
+    """Raised when an engine ends, or does not register in time, before it was ready."""
+
+
+class ProtocolError(VllmFrontError):
+    """Raised when bytes from the other side break the wire contract; costs that message."""
+
+
+class RestartLimitExceeded(VllmFrontError):
+    """Raised when a child failed too often; its supervisor gives up, so its parent must act."""
