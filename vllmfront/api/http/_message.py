@@ -48,6 +48,17 @@ class ResponseWriter(Protocol):
         """Whether the response head has been queued; after that no status can be sent."""
 
     @property
+    def status(self) -> int:
+        """The status of the response head that was queued, 0 before that."""
+
+    @property
+    def head_time(self) -> float:
+        """When the response head was queued, by ``time.perf_counter``; 0.0 before that."""
+
+    def add_headers(self, headers: Headers) -> None:
+        """Send *headers* along with whatever head comes: CORS, request ids."""
+
+    @property
     def congested(self) -> bool:
         """Whether earlier bytes are still unsent: the client reads slower than we write.
 
