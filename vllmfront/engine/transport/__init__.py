@@ -1,0 +1,38 @@
+"""ZeroMQ sockets and addresses for Trio: who owns a socket waits, everybody may send."""
+
+from vllmfront.engine.transport._addresses import (
+    adopted_address,
+    host_of,
+    ipc_address,
+    resolve_host,
+    tcp_address,
+)
+from vllmfront.engine.transport._errors import PeerGone
+from vllmfront.engine.transport._monitor import PeerChange, PeerEvent, PeerMonitor, open_monitor
+from vllmfront.engine.transport._sockets import (
+    Message,
+    MessageReceiver,
+    MessageRouter,
+    open_context,
+    open_receiver,
+    open_router,
+)
+
+__all__ = [
+    "Message",
+    "MessageReceiver",
+    "MessageRouter",
+    "PeerChange",
+    "PeerEvent",
+    "PeerGone",
+    "PeerMonitor",
+    "adopted_address",
+    "host_of",
+    "ipc_address",
+    "open_context",
+    "open_monitor",
+    "open_receiver",
+    "open_router",
+    "resolve_host",
+    "tcp_address",
+]

@@ -1,0 +1,239 @@
+"""ZeroMQ sockets that wait the Trio way.
+
+The descriptor of a ZeroMQ socket reports *changes*, for both directions at once, and every call
+into the socket (a receive, a send, a look at its events) may use such a report up. So one task
+owns the waiting, it looks at the events again before it sleeps, and a send by anybody else that
+used up the owner's report wakes the owner.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import trio
+import zmq
+
+from vllmfront.engine.transport._addresses import adopted_address
+from vllmfront.engine.transport._errors import PeerGone
+
+Message = list[zmq.Frame]
+"""The frames of one message; a frame knows the descriptor it came over (``zmq.SRCFD``)."""
+
+
+class MessageReceiver:
+    """A bound socket that one task receives from; closed by leaving its ``with`` block."""
+
+    def __init__(self, socket: zmq.Socket[bytes], *, unlink: Path | None = None) -> None:
+        self._socket = socket
+        self._fd = int(socket.getsockopt(zmq.FD))
+        self._unlink = unlink
+        self._waiting = False
+        self.address: str = _endpoint(socket)
+        """Where peers connect, with the port that the kernel chose."""
+
+    def __repr__(self) -> str:
+        state = "closed" if self._socket.closed else "waiting" if self._waiting else "idle"
+        return f"<{type(self).__name__} {self.address} {state}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def receive_nowait(self) -> Message | None:
+        """Return the next message, or None where none is waiting.
+
+        Raises:
+            trio.ClosedResourceError: The socket was closed.
+        """
+        receive = self._socket.recv
+        try:
+            frame = receive(zmq.DONTWAIT, copy=False)
+        except zmq.Again:
+            return None
+        except zmq.ZMQError as error:
+            raise _closed(error) from error
+        message = [frame]
+        while frame.more:
+            # A message arrives whole: its other frames are there already.
+            frame = receive(zmq.DONTWAIT, copy=False)
+            message.append(frame)
+        return message
+
+    async def wait_message(self) -> None:
+        """Return once a message is waiting; a checkpoint in any case. Cancelled, it loses none.
+
+        Raises:
+            trio.BusyResourceError: Another task is waiting already.
+            trio.ClosedResourceError: The socket is, or gets, closed.
+        """
+        if self._waiting:
+            raise trio.BusyResourceError("another task is receiving from this socket")
+        self._waiting = True
+        try:
+            if self._has_message():
+                await trio.lowlevel.checkpoint()
+                return
+            while True:
+                await self._sleep_until_report()
+                if self._has_message():
+                    return
+        finally:
+            self._waiting = False
+
+    async def receive(self) -> Message:
+        """Return the next message; cancelled, it loses none.
+
+        Raises:
+            trio.BusyResourceError: Another task is waiting already.
+            trio.ClosedResourceError: The socket is, or gets, closed.
+        """
+        while True:
+            await self.wait_message()
+            message = self.receive_nowait()
+            if message is not None:
+                return message
+
+    def close(self) -> None:
+        """Close the socket and remove its file; a waiting task gets ``ClosedResourceError``."""
+        if self._socket.closed:
+            return
+        trio.lowlevel.notify_closing(self._fd)
+        self._socket.close(linger=0)
+        if self._unlink is not None:
+            self._unlink.unlink(missing_ok=True)
+
+    def _has_message(self) -> bool:
+        try:
+            return bool(int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+        except zmq.ZMQError as error:
+            raise _closed(error) from error
+
+    async def _sleep_until_report(self) -> None:
+        # Nobody else touches a socket that only receives, so no report gets lost.
+        await trio.lowlevel.wait_readable(self._fd)
+
+
+class MessageRouter(MessageReceiver):
+    """A bound ROUTER: one task receives from it, every task may send through it."""
+
+    def __init__(self, socket: zmq.Socket[bytes], *, unlink: Path | None = None) -> None:
+        super().__init__(socket, unlink=unlink)
+        self._sleep: trio.CancelScope | None = None
+
+    def send_nowait(self, identity: bytes, frames: Sequence[bytes]) -> None:
+        """Queue one message for the peer with *identity*.
+
+        Raises:
+            PeerGone: No such peer is connected.
+            trio.ClosedResourceError: The socket was closed.
+        """
+        try:
+            self._socket.send_multipart([identity, *frames], zmq.DONTWAIT)
+        except zmq.ZMQError as error:
+            if error.errno == zmq.EHOSTUNREACH:
+                raise PeerGone(identity) from error
+            raise _closed(error) from error
+        finally:
+            if self._sleep is not None and not self._socket.closed and self._has_message():
+                # The send has used up the report that the owner sleeps for.
+                self._sleep.cancel(reason="a send saw a waiting message")
+
+    @contextmanager
+    def monitored(self, events: int) -> Iterator[MessageReceiver]:
+        """Report *events* of this socket's connections for the block, in ZeroMQ's own form."""
+        with MessageReceiver(self._socket.get_monitor_socket(events)) as receiver:
+            try:
+                yield receiver
+            finally:
+                if not self._socket.closed:
+                    self._socket.disable_monitor()
+
+    async def _sleep_until_report(self) -> None:
+        try:
+            with trio.CancelScope() as self._sleep:
+                await trio.lowlevel.wait_readable(self._fd)
+        finally:
+            self._sleep = None
+
+
+def _endpoint(socket: zmq.Socket[bytes]) -> str:
+    endpoint = socket.getsockopt(zmq.LAST_ENDPOINT)
+    assert isinstance(endpoint, bytes)
+    return endpoint.rstrip(b"\0").decode()
+
+
+def _closed(error: zmq.ZMQError) -> BaseException:
+    if error.errno in {zmq.ENOTSOCK, zmq.ETERM}:
+        return trio.ClosedResourceError("this socket was closed")
+    return error
+
+
+@contextmanager
+def open_context(*, io_threads: int = 1) -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
+    """Hold ZeroMQ's I/O threads for the block; sockets still open at its end are closed."""
+    context = zmq.Context(io_threads)
+    try:
+        yield context
+    finally:
+        context.destroy(linger=0)
+
+
+def open_router(
+    context: zmq.Context[zmq.Socket[bytes]], address: str, *, adopt_fd: int | None = None
+) -> MessageRouter:
+    """Bind a ROUTER that says when a peer is missing and lets a peer come back as itself.
+
+    Args:
+        context: Whose I/O threads serve it.
+        address: Where to bind; empty together with *adopt_fd*.
+        adopt_fd: A listening descriptor to serve instead; the socket owns it from now on.
+
+    Raises:
+        OSError: The address cannot be bound.
+        ConfigurationError: *adopt_fd* is no listening socket.
+    """
+    socket = context.socket(zmq.ROUTER)
+    socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+    return MessageRouter(socket, unlink=_bind(socket, address, adopt_fd))
+
+
+def open_receiver(
+    context: zmq.Context[zmq.Socket[bytes]], address: str, *, adopt_fd: int | None = None
+) -> MessageReceiver:
+    """Bind a PULL socket; arguments and errors as for ``open_router``."""
+    socket = context.socket(zmq.PULL)
+    return MessageReceiver(socket, unlink=_bind(socket, address, adopt_fd))
+
+
+def _bind(socket: zmq.Socket[bytes], address: str, adopt_fd: int | None) -> Path | None:
+    """Bind *socket* without limits on its queues; return the file that closing must remove."""
+    try:
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.SNDHWM, 0)
+        socket.setsockopt(zmq.RCVHWM, 0)
+        if adopt_fd is not None:
+            address = adopted_address(adopt_fd)
+        if "[" in address:
+            socket.setsockopt(zmq.IPV6, 1)
+        if adopt_fd is not None:
+            socket.setsockopt(zmq.USE_FD, adopt_fd)
+        try:
+            socket.bind(address)
+        except zmq.ZMQError as error:
+            raise OSError(error.errno, f"cannot bind {address}: {error.strerror}") from error
+    except BaseException:
+        socket.close(linger=0)
+        raise
+    if adopt_fd is None and address.startswith("ipc://"):
+        return Path(address.removeprefix("ipc://"))
+    return None
