@@ -8,6 +8,20 @@ import attrs
 Headers = Sequence[tuple[bytes, bytes]]
 
 
+class ConnectionState(Protocol):
+    """What a handler may ask of the connection that its request came over."""
+
+    @property
+    def close_cause(self) -> str | None:
+        """Why the connection ends: 'client gone', 'client stalled' or 'shutdown'; else None.
+
+        Set before the handler is cancelled.
+        """
+
+    async def wait_closed(self) -> None:
+        """Return once ``close_cause`` is set."""
+
+
 @attrs.frozen(kw_only=True)
 class HttpRequest:
     """A complete request: the body has been read, within the server's limits."""
@@ -26,6 +40,12 @@ class HttpRequest:
     scheme: str = "http"
     client: tuple[str, int] | None = None
     server: tuple[str, int | None] | None = None
+    connection: ConnectionState | None = attrs.field(default=None, eq=False, repr=False)
+
+    @property
+    def close_cause(self) -> str | None:
+        """Why the handler is being cancelled, as ``ConnectionState.close_cause`` says it."""
+        return None if self.connection is None else self.connection.close_cause
 
     def header(self, name: bytes) -> bytes | None:
         """Return the first value of the header *name* (lower case), or None."""
@@ -69,7 +89,11 @@ class ResponseWriter(Protocol):
         """Call *callback* once each time the unsent bytes are gone; None takes it back."""
 
     def respond(
-        self, status: int, body: bytes, *, content_type: bytes = b"application/json",
+        self,
+        status: int,
+        body: bytes,
+        *,
+        content_type: bytes = b"application/json",
         headers: Headers = (),
     ) -> None:
         """Send a whole response with a Content-Length."""
@@ -80,8 +104,8 @@ class ResponseWriter(Protocol):
     def write(self, data: bytes) -> None:
         """Send one piece of a streamed body, framed as a chunk of its own."""
 
-    def finish(self) -> None:
-        """End a streamed response properly."""
+    def finish(self, last: bytes = b"") -> None:
+        """End a streamed response properly; *last* is a final piece, sent along with the end."""
 
 
 class Handler(Protocol):
