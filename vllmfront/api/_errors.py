@@ -1,0 +1,82 @@
+"""The one table that turns errors into HTTP statuses, and the JSON shape of all of them."""
+
+from typing import Any
+
+import attrs
+import msgspec
+
+# Not from the package: its modules answer errors with this table and import it in turn.
+from vllmfront.api.http._message import Headers, ResponseWriter
+from vllmfront.errors import (
+    EngineRequestFailed,
+    EngineUnavailable,
+    FeatureNotServed,
+    MalformedRequest,
+    ModelNotFound,
+    PermissionDenied,
+    RequestRejected,
+    UtilityCallTimeout,
+    VllmFrontError,
+)
+
+INTERNAL_MESSAGE = "Internal server error"
+"""What clients learn of our own bugs, and of engine failures without an explanation."""
+
+
+@attrs.frozen
+class ErrorAnswer:
+    """How one error looks to a client; ``code`` in its JSON is the status."""
+
+    status: int
+    type: str
+    message: str
+    param: str | None = None
+    retry_after: int | None = None
+    """Seconds until another try may succeed; becomes a header."""
+
+    def json(self) -> bytes:
+        """Return ``{"error": {...}}``, as a body and as the data of a stream event."""
+        return error_json(self.status, self.type, self.message, self.param)
+
+
+_TABLE: tuple[tuple[type[Exception], int, str], ...] = (
+    (MalformedRequest, 400, "Bad Request"),
+    (ModelNotFound, 404, "NotFoundError"),
+    (PermissionDenied, 403, "PermissionDeniedError"),
+    (RequestRejected, 400, "BadRequestError"),
+    (FeatureNotServed, 501, "NotImplementedError"),
+    (EngineUnavailable, 503, "ServiceUnavailableError"),
+    (UtilityCallTimeout, 504, "GatewayTimeoutError"),
+    (VllmFrontError, 500, "InternalServerError"),
+)
+"""First match wins; what is not in here is a bug and answered with a bare 500."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+def error_json(status: int, kind: str, message: str, param: str | None = None) -> bytes:
+    """Return the JSON of an error as all routes send it."""
+    fields: dict[str, Any] = {"message": message, "type": kind, "param": param, "code": status}
+    return _encode({"error": fields})
+
+
+def answer_to(error: Exception) -> ErrorAnswer:
+    """Return what a client is told about *error*."""
+    row = next((row for row in _TABLE if isinstance(error, row[0])), None)
+    message = str(error)
+    if row is None or isinstance(error, EngineRequestFailed) or not message:
+        message = INTERNAL_MESSAGE
+    _, status, kind = row or _TABLE[-1]
+    param = error.param if isinstance(error, RequestRejected) else None
+    retry_after = error.retry_after if isinstance(error, EngineUnavailable) else None
+    return ErrorAnswer(status, kind, message, param, retry_after)
+
+
+def respond_with_error(response: ResponseWriter, error: Exception) -> ErrorAnswer:
+    """Answer a request that has no response yet with *error*."""
+    answer = answer_to(error)
+    headers: Headers = ()
+    if answer.retry_after is not None:
+        headers = ((b"retry-after", str(answer.retry_after).encode()),)
+    response.respond(answer.status, answer.json(), headers=headers)
+    return answer
