@@ -71,6 +71,12 @@ class SamplingParams:
     watermarking: bool = True
     stream_interval: int | None = None
     skip_reading_prefix_cache: bool | None = None
+    prompt_logprob_token_ids: Any = None
+    """A ``wire.Tensor`` of int32, ``[rows, ids]``, -1 pads; or None."""
+
+    prompt_logprob_start: int | None = None
+    routed_experts_prompt_start: int = 0
+    trace_decode_token_ids: Sequence[int] | None = None
     extra_args: Mapping[str, Any] | None = None
     """Carries ``kv_transfer_params``, ``ec_transfer_params`` and ``vllm_xargs``."""
 
