@@ -1,6 +1,6 @@
 """The first message of an engine on every input socket: what it is."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -143,6 +143,7 @@ def decode_registration(payload: bytes | memoryview) -> Registration:
     return Registration(**_read(check.text_map(unpack(payload), "registration"), _READERS))
 
 
-def encode_registration(registration: Registration) -> bytes:
-    """Return what an engine of the newest version sends: all keys."""
-    return pack(attrs.asdict(registration))
+def encode_registration(registration: Registration, *, leave_out: Collection[str] = ()) -> bytes:
+    """Return what an engine of the newest version sends: all keys but those to *leave_out*."""
+    fields = attrs.asdict(registration)
+    return pack({name: value for name, value in fields.items() if name not in leave_out})

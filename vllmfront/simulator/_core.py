@@ -1,0 +1,310 @@
+"""A simulated engine core: messages in, messages out, and time in between. Pure."""
+
+import zlib
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+import attrs
+
+from vllmfront.engine._output import EngineError, EngineOutput, FinishReason
+from vllmfront.engine._request import EngineRequest
+from vllmfront.engine.wire import Abort, Add, Utility
+from vllmfront.simulator._config import SimulatorConfig
+from vllmfront.simulator._judge import fatal_fault
+from vllmfront.simulator._messages import Answer, Death, Message, Raw, StepOutput, Vanishing
+from vllmfront.simulator._pooling import embed
+from vllmfront.simulator._prefix import PrefixCache
+from vllmfront.simulator._sampling import Sampler
+from vllmfront.simulator._scheduler import Pause, Scheduler
+from vllmfront.simulator._script import Act
+from vllmfront.simulator._sequence import Sequence
+from vllmfront.simulator._structured import constraint_fault
+from vllmfront.simulator._tokens import TokenSource
+from vllmfront.simulator._utility import Utilities, WhenIdle
+
+PAUSED = EngineError(
+    "engine_paused", "Generation is paused. Please retry after it resumes.", retryable=True
+)
+
+
+@attrs.define(eq=False, init=False)
+class SimulatedCore:
+    """One rank. ``receive`` takes what came in; ``advance`` returns what there is to say."""
+
+    config: SimulatorConfig
+    dead: str | None
+    """Why this core ended; it says nothing more."""
+
+    _source: TokenSource
+    _scheduler: Scheduler
+    _utilities: Utilities
+    _inbox: deque[Add | Abort | Utility]
+    """What came during a step: an engine's loop looks at it between steps."""
+
+    _pending: list[tuple[Utility, WhenIdle]]
+    _outbox: list[Message]
+    _arrived: int
+    _spent: list[int]
+    """How many requests took each rule of the script."""
+
+    _owes_stats: bool
+    """Whether a message with statistics alone is due: it follows the last request's end."""
+
+    def __init__(self, config: SimulatorConfig) -> None:
+        self.config = config
+        self.dead = None
+        self._source = TokenSource(config.seed, config.vocab_size, config.first_token_id)
+        self._scheduler = Scheduler(
+            config, self._source, PrefixCache(config.block_size, config.num_gpu_blocks)
+        )
+        self._utilities = Utilities(config, self._scheduler, self._abort_all)
+        self._inbox = deque()
+        self._pending = []
+        self._outbox = []
+        self._arrived = 0
+        self._spent = [0] * len(config.script.rules)
+        self._owes_stats = False
+
+    def receive(self, message: Add | Abort | Utility, now: float) -> None:
+        """Take one message; what it leads to comes out of ``advance``."""
+        if self.dead is not None:
+            return
+        if isinstance(message, Abort):
+            # Aborts overtake: they count in the step in flight, and again in their turn.
+            self._scheduler.remove(message.request_ids)
+        self._inbox.append(message)
+        if self._scheduler.due is None:
+            self._drain(now)
+
+    def wake_at(self, now: float) -> float | None:
+        """Return when ``advance`` is due without another message; None: never."""
+        if self.dead is not None:
+            return None
+        if self._outbox or self._inbox:
+            return now
+        return self._scheduler.wake_at(now)
+
+    def advance(self, now: float) -> list[Message]:
+        """Do everything that is due at *now*; return what to send, in order."""
+        if self.dead is None and self._scheduler.due is not None and self._scheduler.due <= now:
+            self._finish_step(now)
+        if self._scheduler.due is None:
+            self._drain(now)
+            self._settle(now)
+            if self.dead is None and not self._scheduler.begin(now):
+                self._settle(now)
+        said, self._outbox = self._outbox, []
+        return said
+
+    def _drain(self, now: float) -> None:
+        while self._inbox and self.dead is None:
+            message = self._inbox.popleft()
+            if isinstance(message, Add):
+                self._add(message, now)
+            elif isinstance(message, Abort):
+                self._scheduler.remove(message.request_ids)
+            else:
+                self._call(message, now)
+
+    # Requests
+
+    def _add(self, add: Add, now: float) -> None:
+        request, client, request_id = add.request, add.client_index, add.internal_id
+        if self._utilities.rejects_new and not request.abort_immediately:
+            self._refuse(request_id, client, now, PAUSED)
+            return
+        if self._needs_error(request):
+            self._refuse(request_id, client, now, None)
+            return
+        fault = fatal_fault(add, self.config, self._scheduler.find(request_id) is not None)
+        if fault is not None:
+            self._die(fault)
+            return
+        if request.abort_immediately:
+            return
+        if request.pooling is not None:
+            self._pool(add, now)
+            return
+        constraint = request.sampling.structured_outputs if request.sampling else None
+        reason = constraint_fault(constraint) if constraint is not None else None
+        if reason is not None:
+            self._refuse(request_id, client, now, EngineError("validation_error", reason))
+            return
+        self._scheduler.add(self._sequence(add, now), now)
+
+    @staticmethod
+    def _needs_error(request: EngineRequest) -> bool:
+        """Tell whether a request fails before anything looks at its content."""
+        return request.sampling is None and request.pooling is None
+
+    def _sequence(self, add: Add, now: float) -> Sequence:
+        request = add.request
+        assert request.sampling is not None
+        state = self._source.start()
+        for token in request.prompt_token_ids:
+            state = self._source.extend(state, token)
+        nth, self._arrived = self._arrived, self._arrived + 1
+        salt = f"{request.cache_salt or ''}\0{request.lora.name if request.lora else ''}"
+        sequence = Sequence(
+            request_id=add.internal_id,
+            request=request,
+            client=add.client_index,
+            nth=nth,
+            salt=zlib.crc32(salt.encode()),
+            params=request.sampling,
+            sampler=Sampler(self._source, request.sampling, state, nth, self.config.eos_chance),
+            state=state,
+        )
+        self._give_script(sequence, now)
+        return sequence
+
+    def _give_script(self, sequence: Sequence, now: float) -> None:
+        prompt = sequence.request.prompt_token_ids
+        for index, rule in enumerate(self.config.script.rules):
+            if rule.times is not None and self._spent[index] >= rule.times:
+                continue
+            if rule.matches(sequence.request_id, prompt, sequence.nth):
+                self._spent[index] += 1
+                sequence.said = deque(rule.tokens)
+                sequence.acts = deque(rule.acts)
+                if not rule.tokens and rule.acts:
+                    sequence.not_before = now + rule.acts[0].after
+                return
+
+    def _pool(self, add: Add, now: float) -> None:
+        vector = embed(add.request, self._source, self.config.embedding_size)
+        output = EngineOutput(
+            new_token_ids=[], finish_reason=FinishReason.STOP, pooling_output=vector
+        )
+        self._outbox.append(
+            StepOutput(client=add.client_index, timestamp=now, rows=[(add.internal_id, output)])
+        )
+
+    def _refuse(self, request_id: str, client: int, now: float, error: EngineError | None) -> None:
+        self._outbox.append(self._ended([request_id], client, now, FinishReason.ERROR, error))
+
+    def _ended(
+        self,
+        request_ids: Iterable[str],
+        client: int,
+        now: float,
+        reason: FinishReason,
+        error: EngineError | None = None,
+    ) -> StepOutput:
+        """Say that requests ended by the engine's own doing; such a message names them twice."""
+        output = EngineOutput(
+            new_token_ids=[],
+            finish_reason=reason,
+            error=error if self.config.reports_errors else None,
+        )
+        ids = list(request_ids)
+        rows = [(request_id, output) for request_id in ids]
+        return StepOutput(client=client, timestamp=now, rows=rows, finished=ids)
+
+    def _abort_all(self, now: float) -> list[StepOutput]:
+        by_client: dict[int, list[str]] = {}
+        for sequence in self._scheduler.remove():
+            by_client.setdefault(sequence.client, []).append(sequence.request_id)
+        return [
+            self._ended(ids, client, now, FinishReason.ABORT) for client, ids in by_client.items()
+        ]
+
+    # Utility calls
+
+    def _call(self, call: Utility, now: float) -> None:
+        self._utilities.now = now
+        try:
+            result = self._utilities.call(call.method, call.args)
+        except Exception as error:  # noqa: BLE001  # what a call raises is its answer
+            self._answer_failure(call, now, error)
+            return
+        self._outbox += self._utilities.take_said()
+        if isinstance(result, WhenIdle):
+            self._pending.append((call, result))
+        else:
+            self._outbox.append(
+                Answer(client=call.client_index, timestamp=now, call_id=call.call_id, result=result)
+            )
+
+    def _answer_failure(self, call: Utility, now: float, error: Exception) -> None:
+        self._outbox.append(
+            Answer(
+                client=call.client_index,
+                timestamp=now,
+                call_id=call.call_id,
+                failure=f"Call to {call.method} method failed: {error}",
+            )
+        )
+
+    def _settle(self, now: float) -> None:
+        """Give the answers, and the statistics, that waited until no work was left."""
+        if self._owes_stats and not self._scheduler.has_requests:
+            self._owes_stats = False
+            stats = self._scheduler.take_stats()
+            self._outbox.append(
+                StepOutput(
+                    client=0,
+                    timestamp=now,
+                    stats=stats,
+                    weight_version=self._utilities.weight_version,
+                )
+            )
+        if not self._pending or self._scheduler.holds_work():
+            return
+        pending, self._pending = self._pending, []
+        for call, waiting in pending:
+            result = waiting.then(now)
+            self._outbox.append(
+                Answer(client=call.client_index, timestamp=now, call_id=call.call_id, result=result)
+            )
+
+    # Steps
+
+    def _finish_step(self, now: float) -> None:
+        finished = self._scheduler.finish(now)
+        by_client: dict[int, list[tuple[str, list[int] | EngineOutput]]] = {}
+        for sequence, row in finished.rows:
+            by_client.setdefault(sequence.client, []).append((sequence.request_id, row))
+        stats = self._scheduler.take_stats() if self.config.stats else None
+        for act_sequence, act in finished.acts:
+            if act.raw is not None:
+                self._outbox.append(Raw(act_sequence.client, act.raw))
+        for client, rows in by_client.items():
+            self._outbox.append(
+                StepOutput(
+                    client=client,
+                    timestamp=now,
+                    rows=rows,
+                    stats=stats,
+                    weight_version=self._utilities.weight_version,
+                )
+            )
+            stats = None  # one client hears them
+        self._owes_stats = self.config.stats
+        self._end_by_script(act for _, act in finished.acts)
+
+    def _end_by_script(self, acts: Iterator[Act]) -> None:
+        for act in acts:
+            if act.die:
+                self._die("the script says so")
+            elif act.vanish:
+                self.dead = "the script says so"
+                self._outbox.append(Vanishing())
+
+    def _die(self, reason: str) -> None:
+        self.dead = reason
+        self._outbox.append(Death(reason))
+
+    # Operators
+
+    @property
+    def running(self) -> int:
+        return len(self._scheduler.running)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._scheduler.waiting)
+
+    @property
+    def paused(self) -> bool:
+        return self._scheduler.pause is not Pause.NOTHING

@@ -1,0 +1,218 @@
+"""One rank on the wire: the handshake, the input sockets, the loop that steps the core."""
+
+import logging
+import math
+import secrets
+from collections.abc import Iterable
+from contextlib import ExitStack
+
+import attrs
+import trio
+
+from vllmfront.engine.wire import (
+    DEAD_FRAME,
+    Add,
+    EngineAddresses,
+    Hello,
+    Ready,
+    StartWave,
+    decode_init,
+    decode_request,
+    encode_hello,
+    encode_ready,
+)
+from vllmfront.errors import ProtocolError
+from vllmfront.simulator._config import SimulatorConfig
+from vllmfront.simulator._core import SimulatedCore
+from vllmfront.simulator._frames import FrameWriter
+from vllmfront.simulator._judge import deafening_fault
+from vllmfront.simulator._messages import Answer, Death, Message, Raw, StepOutput, Vanishing
+from vllmfront.simulator._sockets import (
+    DEATH_LINGER_MS,
+    Context,
+    Dealer,
+    Pusher,
+    connect_dealer,
+    connect_pusher,
+)
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.frozen(kw_only=True)
+class EngineSnapshot:
+    """What an operator may want to see of one rank."""
+
+    rank: int
+    ready: bool
+    dead: str | None
+    deaf: str | None
+    """Why the rank takes no more requests although it lives; None: it does."""
+
+    running: int
+    waiting: int
+    paused: bool
+
+
+class SimulatedEngine:
+    """One rank; alive while ``serve`` runs. Its methods make it fail in the ways engines do."""
+
+    def __init__(self, config: SimulatorConfig, rank: int) -> None:
+        self.rank = rank
+        self._config = config
+        self._core = SimulatedCore(config)
+        self._writer = FrameWriter(config, rank)
+        self._ready = trio.Event()
+        self._kick = trio.Event()
+        self._inputs: list[Dealer] = []
+        self._outputs: list[Pusher] = []
+        self._deaf: str | None = None
+        self._mute = False
+        self._ended = trio.CancelScope()
+
+    def __repr__(self) -> str:
+        return f"<SimulatedEngine {self.snapshot()}>"
+
+    def snapshot(self) -> EngineSnapshot:
+        return EngineSnapshot(
+            rank=self.rank,
+            ready=self._ready.is_set(),
+            dead=self._core.dead,
+            deaf=self._deaf,
+            running=self._core.running,
+            waiting=self._core.waiting,
+            paused=self._core.paused,
+        )
+
+    async def wait_ready(self) -> None:
+        """Return once the rank has registered with its frontend."""
+        await self._ready.wait()
+
+    def die(self, reason: str = "told to") -> None:
+        """Send the sentinel of a dead engine core, and end."""
+        self._core.dead = reason
+        self._flush([Death(reason)])
+
+    def vanish(self) -> None:
+        """Close all sockets without a word, as a killed process does."""
+        self._core.dead = "vanished"
+        self._flush([Vanishing()])
+
+    def send_raw(self, *frames: bytes, client: int = 0) -> None:
+        """Send one message as it is on a client's output socket."""
+        self._outputs[client].send(frames)
+
+    async def serve(
+        self, context: Context, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Join the frontend's handshake, then serve until the rank dies.
+
+        Started once registered. After a death it returns; cancelled, it closes its sockets.
+
+        Raises:
+            ProtocolError: the frontend's INIT makes no sense.
+        """
+        with ExitStack() as stack:
+            handshake = stack.enter_context(
+                connect_dealer(context, self._config.handshake, self.rank)
+            )
+            local, headless = self._config.local, self._config.headless
+            handshake.send(encode_hello(Hello(local=local, headless=headless)))
+            init = decode_init((await handshake.receive())[0].bytes)
+            await trio.sleep(self._config.start_delay)
+            self._connect(context, init.addresses, stack)
+            handshake.send(encode_ready(Ready(local=local, headless=headless)))
+            logger.info("rank %d: registered with %s", self.rank, self._config.handshake)
+            self._ready.set()
+            task_status.started()
+            with self._ended:
+                async with trio.open_nursery() as nursery:
+                    for dealer in self._inputs:
+                        nursery.start_soon(self._read, dealer)
+                    await self._step()
+            if self._core.dead is not None:
+                logger.warning("rank %d ended: %s", self.rank, self._core.dead)
+
+    def _connect(self, context: Context, addresses: EngineAddresses, stack: ExitStack) -> None:
+        if addresses.coordinator_input is not None:
+            raise ProtocolError("a simulated engine takes part in no lockstep of ranks")
+        registration = self._writer.registration(
+            addresses.frontend_stats_publish_address, instance_id=secrets.token_hex(8)
+        )
+        for address in addresses.inputs:
+            dealer = stack.enter_context(connect_dealer(context, address, self.rank))
+            dealer.send(registration)
+            self._inputs.append(dealer)
+        for address in addresses.outputs:
+            pusher = connect_pusher(context, address)
+            stack.callback(pusher.close)
+            self._outputs.append(pusher)
+
+    async def _read(self, dealer: Dealer) -> None:
+        """Take requests from one client, until a frame ends all reading."""
+        try:
+            while True:
+                await dealer.wait_message()
+                while (message := dealer.receive_nowait()) is not None:
+                    self._take([frame.buffer for frame in message])
+        except trio.ClosedResourceError:
+            pass  # deaf: see _deafen
+        except ProtocolError as error:
+            self._deafen(str(error))
+
+    def _take(self, frames: list[memoryview]) -> None:
+        message = decode_request(frames)
+        if isinstance(message, StartWave):
+            return  # means nothing to ranks that do not step together
+        if isinstance(message, Add) and message.request.sampling is not None:
+            fault = deafening_fault(message.request.sampling)
+            if fault is not None:
+                raise ProtocolError(f"{fault} out of range")
+        self._core.receive(message, trio.current_time())
+        self._kick.set()
+
+    def _deafen(self, reason: str) -> None:
+        """End all reading: what a real engine's input thread does at a frame that it cannot take.
+
+        Its sockets go with it, so that the frontend sees the peer leave. Running requests end
+        in their own time, and the engine lives on for ever.
+        """
+        logger.error("rank %d takes no more requests: %s", self.rank, reason)
+        self._deaf = reason
+        for dealer in self._inputs:
+            dealer.close()
+
+    async def _step(self) -> None:
+        """Advance the core whenever something is due or came in."""
+        while True:
+            self._kick = trio.Event()
+            now = trio.current_time()
+            self._flush(self._core.advance(now))
+            wake = self._core.wake_at(now)
+            if wake is not None and wake <= now:
+                await trio.lowlevel.checkpoint()
+            else:
+                with trio.move_on_at(math.inf if wake is None else wake):
+                    await self._kick.wait()
+
+    def _flush(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            if isinstance(message, Death):
+                for pusher in self._outputs:
+                    pusher.send([DEAD_FRAME])
+                    pusher.linger(DEATH_LINGER_MS)
+                self._ended.cancel(reason="the engine core died")
+            elif isinstance(message, Vanishing):
+                self._ended.cancel(reason="the engine vanished")
+            elif message.client >= len(self._outputs):
+                # The output thread of a real engine ends here; everything after is silence.
+                self._mute = True
+            elif not self._mute:
+                self._outputs[message.client].send(self._encode(message))
+
+    def _encode(self, message: StepOutput | Answer | Raw) -> list[bytes]:
+        if isinstance(message, StepOutput):
+            return self._writer.step(message)
+        if isinstance(message, Answer):
+            return self._writer.answer(message)
+        return [message.frame]

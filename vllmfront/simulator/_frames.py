@@ -1,0 +1,108 @@
+"""What a simulated engine says, in the wire form of the release that it plays."""
+
+from typing import Any
+
+from vllmfront.engine._output import EngineOutput
+from vllmfront.engine.wire import (
+    PrefixCacheStats,
+    Registration,
+    SchedulerStats,
+    UtilityAnswer,
+    encode_batch,
+    encode_registration,
+    encode_row,
+    encode_stats,
+    plain_row,
+)
+from vllmfront.simulator._config import SimulatorConfig
+from vllmfront.simulator._messages import Answer, StepOutput, StepStats
+
+ROW_LENGTH_0_32 = 18
+SINCE_0_33 = ("coord_store_port", "coordinator_input_address", "coordinator_output_address")
+"""Keys of the registration."""
+
+KV_FETCH_STAGES = ("waiting_to_start", "in_progress", "completed_waiting")
+
+
+class FrameWriter:
+    """Writes one rank's messages."""
+
+    def __init__(self, config: SimulatorConfig, rank: int) -> None:
+        self._config = config
+        self._rank = rank
+        self._row_length = None if config.reports_errors else ROW_LENGTH_0_32
+
+    def registration(self, stats_address: str | None, instance_id: str) -> bytes:
+        """Return the first message on each input socket."""
+        config = self._config
+        tokens = config.block_size * config.num_gpu_blocks
+        registration = Registration(
+            max_model_len=config.max_model_len,
+            num_gpu_blocks=config.num_gpu_blocks,
+            block_size=config.block_size,
+            dp_stats_address=stats_address,
+            dtype=config.dtype,
+            vllm_version=config.vllm_version,
+            world_size=1,
+            data_parallel_size=1,
+            tensor_parallel_size=1,
+            pipeline_parallel_size=1,
+            decode_context_parallel_size=1,
+            data_parallel_rank=self._rank,
+            max_num_seqs=config.max_batch,
+            max_num_batched_tokens=config.max_model_len,
+            instance_id=instance_id,
+            supports_lora=config.max_loras > 0,
+            max_loras=config.max_loras,
+            kv_cache_size_tokens=tokens,
+            kv_cache_max_concurrency=tokens / config.max_model_len,
+            enable_sleep_mode=config.sleep_mode,
+            effective_attention_block_size=config.block_size,
+            coord_store_port=0,
+        )
+        return encode_registration(
+            registration, leave_out=() if config.reports_errors else SINCE_0_33
+        )
+
+    def step(self, output: StepOutput) -> list[bytes]:
+        return encode_batch(
+            [self._row(request_id, row) for request_id, row in output.rows],
+            engine_index=self._rank,
+            scheduler_stats=None if output.stats is None else _stats(output.stats),
+            timestamp=output.timestamp,
+            finished_requests=output.finished,
+            weight_version=output.weight_version,
+        )
+
+    def answer(self, answer: Answer) -> list[bytes]:
+        return encode_batch(
+            engine_index=self._rank,
+            timestamp=answer.timestamp,
+            utility=UtilityAnswer(answer.call_id, answer.failure, answer.result),
+        )
+
+    def _row(self, request_id: str, output: list[int] | EngineOutput) -> list[Any]:
+        if isinstance(output, list):
+            row = plain_row(request_id, output)
+        else:
+            row = encode_row(request_id, output)
+        return row[: self._row_length]
+
+
+def _stats(stats: StepStats) -> dict[str, Any]:
+    return encode_stats(
+        SchedulerStats(
+            num_running_reqs=stats.running,
+            num_waiting_reqs=stats.waiting,
+            num_kv_fetch_reqs_by_stage=dict.fromkeys(KV_FETCH_STAGES, 0),
+            kv_cache_usage=stats.kv_cache_usage,
+            prefix_cache_stats=PrefixCacheStats(
+                reset=stats.prefix_reset,
+                requests=stats.prefix_requests,
+                queries=stats.prefix_queries,
+                hits=stats.prefix_hits,
+            ),
+            waiting_lora_adapters=stats.waiting_loras,
+            running_lora_adapters=stats.running_loras,
+        )
+    )

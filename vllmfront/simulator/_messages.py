@@ -1,0 +1,69 @@
+"""What a simulated engine core says, before it has a wire form."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+
+from vllmfront.engine._output import EngineOutput
+
+
+@attrs.frozen(kw_only=True)
+class StepStats:
+    """Scheduler statistics of one step; the wire form adds the many that stay zero."""
+
+    running: int
+    waiting: int
+    kv_cache_usage: float
+    prefix_requests: int = 0
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    prefix_reset: bool = False
+    running_loras: dict[str, int] = attrs.field(factory=dict)
+    waiting_loras: dict[str, int] = attrs.field(factory=dict)
+
+
+@attrs.frozen(kw_only=True)
+class StepOutput:
+    """Outputs for one client; an output is a list of ids where it carries nothing else."""
+
+    client: int
+    timestamp: float
+    rows: Sequence[tuple[str, list[int] | EngineOutput]] = ()
+    stats: StepStats | None = None
+    finished: Sequence[str] | None = None
+    weight_version: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Answer:
+    """The answer to one utility call: a failure text, or a result."""
+
+    client: int
+    timestamp: float
+    call_id: int
+    failure: str | None = None
+    result: Any = None
+
+
+@attrs.frozen
+class Raw:
+    """A frame that a script makes the engine send as it is."""
+
+    client: int
+    frame: bytes
+
+
+@attrs.frozen
+class Death:
+    """The engine core has failed: the sentinel goes to all clients, then nothing more."""
+
+    reason: str
+
+
+@attrs.frozen
+class Vanishing:
+    """The engine goes without a word."""
+
+
+Message = StepOutput | Answer | Raw | Death | Vanishing
