@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
-import msgpack
+import msgspec
 
 from vllmfront.engine._output import EngineOutput, FinishReason, Logprobs
 from vllmfront.engine.wire._batch import UtilityAnswer
 from vllmfront.engine.wire._msgpack import pack
-from vllmfront.engine.wire._tensor import RAW_VIEW, Tensor
+from vllmfront.engine.wire._tensor import Tensor
 
 INLINE_LIMIT = 256
 """Bytes from which on engines put an array into a frame of its own."""
@@ -35,10 +35,9 @@ def encode_batch(
     def place(value: object) -> Any:
         if not isinstance(value, Tensor):
             raise TypeError(f"values of type {type(value).__name__} cannot be sent")
-        data = bytes(value.data)
-        if len(data) < inline_limit or not value.shape:
-            return [value.dtype, list(value.shape), msgpack.ExtType(RAW_VIEW, data)]
-        frames.append(data)
+        if len(value.data) < inline_limit or not value.shape:
+            return value.triple()
+        frames.append(bytes(value.data))
         return [value.dtype, list(value.shape), len(frames) - 1]
 
     answer = None
@@ -57,7 +56,7 @@ def encode_batch(
             start_wave,
             weight_version,
         ],
-        default=place,
+        msgspec.msgpack.Encoder(enc_hook=place).encode,
     )
     return frames
 

@@ -7,8 +7,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import attrs
-import msgpack
+from msgspec.msgpack import Ext
 
 from vllmfront.errors import ProtocolError
 
@@ -69,9 +68,13 @@ _MAX_AXES = 16
 _MAX_EMPTY_ROWS = 1 << 16
 
 
-@attrs.frozen
 class Tensor:
-    """An array as it travels; its bytes stay where they are until somebody asks for numbers."""
+    """An array as it travels; its bytes stay where they are until somebody asks for numbers.
+
+    Not an attrs class, because the packer would take one for a map instead of asking us.
+    """
+
+    __slots__ = ("data", "dtype", "shape")
 
     dtype: str
     """NumPy's notation (``<i4``) or torch's (``bfloat16``)."""
@@ -79,6 +82,22 @@ class Tensor:
     shape: tuple[int, ...]
     data: bytes | memoryview
     """C order; exactly as many bytes as ``dtype`` and ``shape`` need."""
+
+    def __init__(self, dtype: str, shape: tuple[int, ...], data: bytes | memoryview) -> None:
+        self.dtype = dtype
+        self.shape = shape
+        self.data = data
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Tensor):
+            return NotImplemented
+        return (self.dtype, self.shape, self.data) == (other.dtype, other.shape, other.data)
+
+    def __hash__(self) -> int:
+        return hash((self.dtype, self.shape, bytes(self.data)))
+
+    def __repr__(self) -> str:
+        return f"<Tensor {self.dtype} {list(self.shape)}>"
 
     @classmethod
     def from_values(cls, dtype: str, values: Sequence[float]) -> "Tensor":
@@ -99,7 +118,7 @@ class Tensor:
 
     def triple(self) -> list[Any]:
         """Return the wire form with the data inline."""
-        return [self.dtype, list(self.shape), msgpack.ExtType(RAW_VIEW, bytes(self.data))]
+        return [self.dtype, list(self.shape), Ext(RAW_VIEW, self.data)]
 
     def tolist(self) -> Any:
         """Return the elements as nested lists of ``shape``; a bare number for shape ``()``."""
@@ -170,17 +189,18 @@ def decode_tensor(value: object, frames: Sequence[bytes | memoryview]) -> Tensor
 
 
 def _content(data: object, frames: Sequence[bytes | memoryview]) -> bytes | memoryview:
-    if isinstance(data, msgpack.ExtType):
+    if isinstance(data, Ext):
         if data.code != RAW_VIEW:
             raise ProtocolError(f"array data has extension type {data.code}")
-        content: bytes = data.data
-        return content
-    if type(data) is not int:
+        content = data.data
+    elif type(data) is not int:
         raise ProtocolError("array data must be a raw view or a frame number")
-    if not 1 <= data < len(frames):
+    elif not 1 <= data < len(frames):
         raise ProtocolError(f"array data is in frame {data}, of {len(frames)}")
-    frame = frames[data]
-    return memoryview(frame).cast("B") if isinstance(frame, memoryview) else frame
+    else:
+        content = frames[data]
+    # A view of bytes, so that its length counts them; nothing is copied.
+    return content if isinstance(content, bytes) else memoryview(content).cast("B")
 
 
 # Deeper than any feature that exists, far from Python's own limit.
@@ -191,7 +211,7 @@ def resolve_tensors(
     value: object, frames: Sequence[bytes | memoryview], depth: int = _MAX_DEPTH
 ) -> Any:
     """Return *value* with every triple inside its lists and maps turned into a ``Tensor``."""
-    if isinstance(value, msgpack.ExtType):
+    if isinstance(value, Ext):
         raise ProtocolError("raw bytes outside an array")
     if not isinstance(value, (list, dict)):
         return value
@@ -203,7 +223,7 @@ def resolve_tensors(
         len(value) == 3  # noqa: PLR2004 -- dtype, shape, data
         and type(value[0]) is str
         and isinstance(value[1], list)
-        and (type(value[2]) is int or isinstance(value[2], msgpack.ExtType))
+        and (type(value[2]) is int or isinstance(value[2], Ext))
     ):
         return decode_tensor(value, frames)
     return [resolve_tensors(item, frames, depth - 1) for item in value]
