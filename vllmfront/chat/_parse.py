@@ -1,0 +1,308 @@
+"""Messages and tools out of decoded JSON, strictly.
+
+Types are checked first, for all messages, then what the types allow and the chat layer does
+not: the order, and the words, in which clients learn of their faults.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import attrs
+
+from vllmfront.chat._message import Message, Tool, ToolCall
+from vllmfront.errors import MalformedRequest, RequestRejected
+
+_NO_CONTENT_VARIANT = "data did not match any variant of untagged enum MessageContent"
+
+_SHOWN_CHARACTERS = 2048
+"""Of a conversation that an error repeats."""
+
+# Part type -> (the member that must be there, the kind that a refusal names).
+_MEDIA_PARTS = {
+    "image_url": ("image_url", "image_url"),
+    "video_url": ("video_url", "video_url"),
+    "audio_url": ("audio_url", "audio"),
+    "input_audio": ("input_audio", "audio"),
+}
+
+
+@attrs.frozen
+class _Draft:
+    """A message of sound types, before it is judged."""
+
+    raw: Mapping[str, Any]
+    role: str
+    content: str | list[str] | None
+    media: str | None
+    tools: Sequence[Tool] = ()
+
+
+def parse_messages(raw: Sequence[Any]) -> list[Message]:
+    """Turn decoded JSON messages into values.
+
+    Raises:
+        MalformedRequest: A member is missing or of a wrong type; names ``messages[i]``.
+        RequestRejected: The types are right and the conversation is not servable.
+    """
+    if not raw:
+        _invalid("messages cannot be empty", raw)
+    drafts = [_draft(value, f"messages[{index}]") for index, value in enumerate(raw)]
+    for draft in drafts:
+        if draft.role == "user" and not draft.content:
+            what = "message content" if draft.content == "" else "message content parts"
+            if draft.media is None:
+                _invalid(f"{what} cannot be empty", raw)
+    return [_judge(draft) for draft in drafts]
+
+
+def parse_tools(raw: Sequence[Any] | None, where: str = "tools") -> list[Tool] | None:
+    """Turn decoded JSON tools into values; None stays None.
+
+    Raises:
+        MalformedRequest: A member is missing or of a wrong type.
+        RequestRejected: The list is empty, a tool is no function, or a name comes twice.
+    """
+    if raw is None:
+        return None
+    tools = [_tool(value, f"{where}[{index}]") for index, value in enumerate(raw)]
+    if not tools:
+        raise RequestRejected(
+            "`tools` must not be an empty array. Either provide at least one tool or omit the"
+            " field entirely.",
+            param="tools",
+        )
+    return tools
+
+
+def available_tools(tools: Sequence[Tool] | None, messages: Sequence[Message]) -> list[Tool]:
+    """Return the request's tools and those that its developer messages bring.
+
+    Raises:
+        RequestRejected: Two of them have one name.
+    """
+    found = [*(tools or ()), *(tool for message in messages for tool in message.tools)]
+    names: set[str] = set()
+    for tool in found:
+        if tool.name in names:
+            raise RequestRejected(f"duplicate tool name `{tool.name}`")
+        names.add(tool.name)
+    return found
+
+
+def _draft(value: Any, where: str) -> _Draft:
+    message = _map(value, where, "internally tagged enum ChatMessage")
+    role = _member(message, "role", where)
+    if not isinstance(role, str):
+        _wrong_type(role, where, "variant identifier")
+    if role == "assistant":
+        _check_assistant(message, where)
+        content, media = _content(message.get("content"), where, optional=True)
+        return _Draft(message, role, content, media)
+    _optional_string(message, "name", where)
+    content, media = _content(_member(message, "content", where), where)
+    tools: Sequence[Tool] = ()
+    if role == "tool":
+        identifier = _member(message, "tool_call_id", where)
+        if not isinstance(identifier, str):
+            _wrong_type(identifier, where, "a string")
+    elif role == "developer" and message.get("tools") is not None:
+        members = _list(message["tools"], where)
+        tools = [_tool(member, where, nested=False) for member in members]
+    return _Draft(message, role, content, media, tools)
+
+
+def _content(
+    value: Any, where: str, *, optional: bool = False
+) -> tuple[str | list[str] | None, str | None]:
+    """Return the texts of a content and the kind of its first part that is no text."""
+    if isinstance(value, str):
+        return value, None
+    if value is None and optional:
+        return None, None
+    if not isinstance(value, list):
+        _malformed(where, _NO_CONTENT_VARIANT)
+    texts: list[str] = []
+    media: str | None = None
+    for part in value:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind == "text" and isinstance(part.get("text"), str):
+            texts.append(part["text"])
+        elif kind in _MEDIA_PARTS and _is_media(part, kind):
+            media = media or _MEDIA_PARTS[kind][1]
+        else:
+            _malformed(where, _NO_CONTENT_VARIANT)
+        if not isinstance(part.get("uuid"), str | None):
+            _malformed(where, _NO_CONTENT_VARIANT)
+    return texts, media
+
+
+def _is_media(part: Mapping[str, Any], kind: str) -> bool:
+    inner = part.get(_MEDIA_PARTS[kind][0])
+    wanted = ("data", "format") if kind == "input_audio" else ("url",)
+    return isinstance(inner, dict) and all(isinstance(inner.get(key), str) for key in wanted)
+
+
+def _check_assistant(message: Mapping[str, Any], where: str) -> None:
+    for name in ("name", "reasoning", "reasoning_content"):
+        _optional_string(message, name, where)
+    calls = message.get("tool_calls")
+    if calls is None:
+        return
+    for value in _list(calls, where):
+        call = _map(value, where, "struct ToolCall")
+        for name in ("id", "type"):
+            if not isinstance(_member(call, name, where), str):
+                _wrong_type(call[name], where, "a string")
+        function = _map(_member(call, "function", where), where, "struct FunctionCallResponse")
+        if not isinstance(_member(function, "name", where), str):
+            _wrong_type(function["name"], where, "a string")
+        _optional_string(function, "arguments", where)
+
+
+def _judge(draft: _Draft) -> Message:
+    if draft.role == "function":
+        raise RequestRejected("Function messages are not supported.")
+    if draft.role == "assistant":
+        return _assistant(draft)
+    if draft.media is not None:
+        raise RequestRejected(f"unsupported multimodal content: {draft.media}")
+    assert draft.content is not None
+    return Message(
+        role=draft.role,
+        content=draft.content,
+        tool_call_id=draft.raw["tool_call_id"] if draft.role == "tool" else None,
+        tools=draft.tools,
+    )
+
+
+def _assistant(draft: _Draft) -> Message:
+    if draft.media is not None:
+        raise RequestRejected("Only text content parts are supported for assistant messages.")
+    reasoning = draft.raw.get("reasoning") or draft.raw.get("reasoning_content") or None
+    calls = [_tool_call(call) for call in draft.raw.get("tool_calls") or ()]
+    if (draft.content is None or draft.content == []) and not reasoning and not calls:
+        raise RequestRejected(
+            "Assistant messages must contain text, reasoning content, or tool_calls."
+        )
+    content = draft.content if isinstance(draft.content, str) else "".join(draft.content or ())
+    return Message(role="assistant", content=content, reasoning=reasoning, tool_calls=calls)
+
+
+def _tool_call(call: Mapping[str, Any]) -> ToolCall:
+    if call["type"] != "function":
+        raise RequestRejected("Only function tool calls are supported.")
+    function = call["function"]
+    try:
+        arguments = json.loads(function.get("arguments") or "{}", parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise RequestRejected(
+            f"assistant tool call `{call['id']}` has invalid JSON arguments: {error}"
+        ) from error
+    return ToolCall(id=call["id"], name=function["name"], arguments=arguments)
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no JSON value")
+
+
+def _tool(value: Any, where: str, *, nested: bool = True) -> Tool:
+    """Read one tool; *nested*: errors name the member's own path, not its owner's."""
+
+    def path(*names: str) -> str:
+        return ".".join((where, *names)) if nested else where
+
+    tool = _map(value, where, "struct Tool")
+    kind = tool.get("type", "function")
+    if not isinstance(kind, str):
+        _wrong_type(kind, path("type"), "a string")
+    function = _map(_member(tool, "function", where), path("function"), "struct Function")
+    name = _member(function, "name", path("function"))
+    if not isinstance(name, str):
+        _wrong_type(name, path("function", "name"), "a string")
+    description = function.get("description")
+    if not isinstance(description, str | None):
+        _wrong_type(description, path("function", "description"), "a string")
+    strict = function.get("strict")
+    if not isinstance(strict, bool | None):
+        _wrong_type(strict, path("function", "strict"), "a boolean")
+    if kind != "function":
+        raise RequestRejected("Only function tools are supported.", param="tools")
+    return Tool(
+        name=name,
+        description=description,
+        parameters=function.get("parameters"),
+        strict=strict,
+    )
+
+
+# The words of type errors.
+
+
+def _map(value: Any, where: str, expected: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        _wrong_type(value, where, expected)
+    return value
+
+
+def _list(value: Any, where: str) -> list[Any]:
+    if not isinstance(value, list):
+        _wrong_type(value, where, "a sequence")
+    return value
+
+
+def _member(owner: Mapping[str, Any], name: str, where: str) -> Any:
+    if name not in owner:
+        _malformed(where, f"missing field `{name}`")
+    return owner[name]
+
+
+def _optional_string(owner: Mapping[str, Any], name: str, where: str) -> None:
+    value = owner.get(name)
+    if not isinstance(value, str | None):
+        _wrong_type(value, where, "a string")
+
+
+_DESCRIPTIONS: dict[type, Callable[[Any], str]] = {
+    type(None): lambda _: "null",
+    bool: lambda value: f"boolean `{str(value).lower()}`",
+    int: lambda value: f"integer `{value}`",
+    float: lambda value: f"floating point `{value}`",
+    str: lambda value: f"string {json.dumps(value, ensure_ascii=False)}",
+    list: lambda _: "sequence",
+    dict: lambda _: "map",
+}
+
+
+def _wrong_type(value: Any, where: str, expected: str) -> NoReturn:
+    found = _DESCRIPTIONS[type(value)](value)
+    _malformed(where, f"invalid type: {found}, expected {expected}")
+
+
+def _malformed(where: str, what: str) -> NoReturn:
+    raise MalformedRequest(
+        f"Failed to deserialize the JSON body into the target type: {where}: {what}"
+    )
+
+
+def _invalid(rule: str, raw: Sequence[Any]) -> NoReturn:
+    shown = _debug_form(raw)
+    if len(shown) > _SHOWN_CHARACTERS:
+        shown = f"{shown[:_SHOWN_CHARACTERS]}..."
+    raise RequestRejected(f'messages: Validation error: {rule} [{{"value": {shown}}}]')
+
+
+def _debug_form(value: Any) -> str:
+    """Write a JSON value in the form in which validation errors show it."""
+    if isinstance(value, dict):
+        members = (f"{json.dumps(key)}: {_debug_form(member)}" for key, member in value.items())
+        return f"Object {{{', '.join(members)}}}"
+    if isinstance(value, list | tuple):
+        return f"Array [{', '.join(_debug_form(member) for member in value)}]"
+    if isinstance(value, str):
+        return f"String({json.dumps(value, ensure_ascii=False)})"
+    if value is None:
+        return "Null"
+    if isinstance(value, bool):
+        return f"Bool({str(value).lower()})"
+    return f"Number({value})"
