@@ -1,0 +1,33 @@
+"""Text that tells tokenizers apart: what a fast encoder must get right before it is trusted."""
+
+HARD_STRINGS: tuple[str, ...] = (
+    "",
+    " ",
+    "\n",
+    "Hello world",
+    " leading, trailing ",
+    "two  three   four    spaces",
+    "tabs\tand\t\ttabs",
+    "lines\nand\r\nlines\n\n\nand  \n  ends\n",
+    "I'm you're he'd WE'LL it\u2019s don'T",
+    "1 12 123 1234 12345 3.14159 1,000,000 0x1F ½ ² ٣",
+    "camelCase snake_case kebab-case SCREAMING UPPERlower",
+    "def f(x):\n    return {'a': [1, 2, x]}  # comment\n",
+    "!?#$%&'()*+,-./:;<=>@[]^_`{|}~\"\\",
+    "https://example.org/a/b?c=d&e=f#g user@example.org",
+    "Grüße, façade, naïve, Ελληνικά, русский язык, tiếng Việt",
+    "e\u0301 is é, a\u030a is å, \u1e9b\u0323 and \u212b",  # NFC, NFD and NFKC differ here
+    "ﬁ ﬂ ① ㎏ \uff21\uff42\uff43",
+    "你好,世界。日本語のテキスト 한국어 ภาษาไทย",
+    "שלום עולם مرحبا بالعالم हिन्दी বাংলা தமிழ்",
+    "🙂🙃 👨‍👩‍👧‍👦 🏳️‍🌈 👍🏽 🇫🇷",
+    "zero\u200bwidth\u200djoin\ufeffbom\u00adsoft\u00a0nbsp\u2003em\u3000wide",
+    "control\x00\x01\x1b\x7fbytes",
+    "\ufffd\ufffd \U0010ffff \ue000",
+    "<|im_start|>user\nHi<|im_end|>\n<s></s><unk>[INST] [/INST] <|endoftext|>",
+    "<|im_start |> <| im_end|> <|IM_END|> <s <s>> </s",
+    "\u2581\u2581under Ġbyte ĊLevel ##piece </w> <0x0A>",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    "                                                                        x",
+    "The quick brown fox jumps over the lazy dog. " * 40,
+)
