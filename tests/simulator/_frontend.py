@@ -3,9 +3,6 @@
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
-import trio
-import zmq
-
 from vllmfront.engine._output import EngineOutput
 from vllmfront.engine._request import EngineRequest, SamplingParams
 from vllmfront.engine.transport import (

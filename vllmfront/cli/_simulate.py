@@ -3,6 +3,7 @@
 import argparse
 import logging
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 import trio
@@ -25,10 +26,11 @@ scripted. Ends on SIGINT and SIGTERM, and once a script has ended all ranks.
 """
 
 
-def add_simulate_arguments(parser: argparse.ArgumentParser) -> None:
-    """Give *parser* the options of ``simulate``."""
+def _parser() -> argparse.ArgumentParser:
     defaults = SimulatorConfig(handshake="tcp://127.0.0.1:0")
-    parser.description = DESCRIPTION
+    parser = argparse.ArgumentParser(
+        prog="vllmfront simulate", description=DESCRIPTION, allow_abbrev=False
+    )
     add = parser.add_argument
     add(
         "--handshake",
@@ -46,6 +48,7 @@ def add_simulate_arguments(parser: argparse.ArgumentParser) -> None:
         help='JSON: {"rules": [{"prompt": [1, 2], "tokens": [3, 4], "acts": [...]}]}',
     )
     add("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    return parser
 
 
 def _add_ranks(parser: argparse.ArgumentParser, defaults: SimulatorConfig) -> None:
@@ -176,7 +179,7 @@ def simulator_config(options: argparse.Namespace) -> SimulatorConfig:
             supported_tasks=tuple(options.task or ("generate",)),
         )
     except ValueError as error:
-        raise ConfigurationError(f"vllmfront simulate: {error.args[0]}") from error
+        raise ConfigurationError("the simulated engine cannot be as asked for") from error
 
 
 async def _run(config: SimulatorConfig) -> None:
@@ -192,12 +195,13 @@ async def _run(config: SimulatorConfig) -> None:
             nursery.cancel_scope.cancel(reason="all ranks have ended")
 
 
-def simulate(options: argparse.Namespace) -> int:
-    """Run the simulator until told to stop; return the process's exit status.
+def run(words: Sequence[str]) -> int:
+    """Run the simulator until told to stop; return the exit status.
 
     Raises:
         ConfigurationError: the options make no sense.
     """
+    options = _parser().parse_args(words)
     config = simulator_config(options)
     logging.basicConfig(
         level=options.log_level.upper(), format="%(levelname)s %(asctime)s %(message)s"

@@ -126,9 +126,9 @@ def load_script(path: Path) -> Script:
         raw = msgspec.json.decode(path.read_bytes())
         return _converter().structure(raw, Script)
     except OSError as error:
-        raise ConfigurationError(f"cannot read the script {path}: {error.strerror}") from error
+        raise ConfigurationError(f"cannot read the script {path}") from error
     except msgspec.DecodeError as error:
-        raise ConfigurationError(f"the script {path} is not JSON: {error}") from error
+        raise ConfigurationError(f"the script {path} is not JSON") from error
     except ClassValidationError as error:
         reasons = "; ".join(cattrs.transform_error(error))
         raise ConfigurationError(f"the script {path} makes no sense: {reasons}") from error
