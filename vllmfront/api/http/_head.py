@@ -1,0 +1,69 @@
+"""Response heads as bytes."""
+
+import time
+from email.utils import formatdate
+from http import HTTPStatus
+
+from vllmfront.api.http._message import Headers
+
+_STATUS_LINES = {
+    (version, status.value): f"HTTP/{version} {status.value} {status.phrase}\r\n".encode()
+    for version in ("1.0", "1.1")
+    for status in HTTPStatus
+}
+
+
+def _status_line(version: str, status: int) -> bytes:
+    return _STATUS_LINES.get((version, status)) or f"HTTP/{version} {status} \r\n".encode()
+
+
+def has_no_body(status: int) -> bool:
+    """Whether *status* forbids a body, and so the headers that would frame one."""
+    return status in (204, 304) or status < 200  # noqa: PLR2004  # informational
+
+
+class HeadEncoder:
+    """Builds response heads, and remembers what repeats: the date and common beginnings."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._date = b""
+        self._beginnings: dict[tuple[int, bytes], bytes] = {}
+        """By status and content type, bounded below."""
+
+    def whole(self, status: int, content_type: bytes, length: int) -> bytes:
+        """The head of an HTTP/1.1 response that keeps its connection; the hot case."""
+        beginning = self._beginnings.get((status, content_type))
+        if beginning is None:
+            beginning = _status_line("1.1", status)
+            if content_type:
+                beginning += b"content-type: %b\r\n" % content_type
+            beginning += b"content-length: "
+            if len(self._beginnings) < _MAX_BEGINNINGS:
+                self._beginnings[status, content_type] = beginning
+        return b"%b%d\r\n%b" % (beginning, length, self._end())
+
+    def general(self, version: str, status: int, headers: Headers) -> bytes:
+        """A head of exactly *headers* and the date.
+
+        Raises:
+            ValueError: A header would break out of its line.
+        """
+        lines = [_status_line(version, status)]
+        for name, value in headers:
+            line = b"%b: %b\r\n" % (name, value)
+            if line.count(b"\n") != 1 or line.count(b"\r") != 1:
+                raise ValueError("a response header holds a line end")
+            lines.append(line)
+        lines.append(self._end())
+        return b"".join(lines)
+
+    def _end(self) -> bytes:
+        second = int(time.time())
+        if second != self._second:
+            self._second = second
+            self._date = f"date: {formatdate(second, usegmt=True)}\r\n\r\n".encode()
+        return self._date
+
+
+_MAX_BEGINNINGS = 256

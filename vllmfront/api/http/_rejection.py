@@ -1,0 +1,45 @@
+"""Requests that the server refuses by itself, before any handler sees them."""
+
+import json
+
+from vllmfront.errors import VllmFrontError
+
+
+class Rejection(VllmFrontError):
+    """Raised when a request cannot be read; its connection ends after the answer.
+
+    The body is empty for a broken head, as the peer answers it, and an error object where only
+    the body is at fault. ``reason`` is for logs and counters.
+    """
+
+    def __init__(self, status: int, reason: str, body: bytes = b"") -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+        self.body = body
+
+
+def malformed(reason: str) -> Rejection:
+    return Rejection(400, reason)
+
+
+def headers_too_large(reason: str) -> Rejection:
+    return Rejection(431, reason)
+
+
+def body_broken(reason: str) -> Rejection:
+    return Rejection(400, reason, _error_body("error reading a body from connection"))
+
+
+def body_too_large() -> Rejection:
+    return Rejection(400, "the body is too large", _error_body("length limit exceeded"))
+
+
+def _error_body(cause: str) -> bytes:
+    error = {
+        "message": f"Failed to buffer the request body: {cause}",
+        "type": "Bad Request",
+        "param": None,
+        "code": 400,
+    }
+    return json.dumps({"error": error}, separators=(",", ":")).encode()

@@ -1,0 +1,196 @@
+"""A response on its way to an HTTP/1.x client."""
+
+import time
+from collections.abc import Callable
+
+from vllmfront.api.http._head import HeadEncoder, has_no_body
+from vllmfront.api.http._message import Headers
+from vllmfront.api.http._outlet import Outlet
+
+_LAST_CHUNK = b"0\r\n\r\n"
+
+
+class Response:
+    """The ``ResponseWriter`` of one request on a connection of ours.
+
+    It serves its own request only: once that has ended, later calls do nothing, so that a
+    producer which is late cannot write into the next response.
+    """
+
+    __slots__ = (
+        "_chunked",
+        "_detached",
+        "_extra_headers",
+        "_head_only",
+        "_heads",
+        "_length_left",
+        "_max_unsent",
+        "_on_overflow",
+        "_outlet",
+        "_version",
+        "finished",
+        "head_time",
+        "reuse",
+        "started",
+        "status",
+    )
+
+    def __init__(
+        self,
+        outlet: Outlet,
+        heads: HeadEncoder,
+        *,
+        version: str,
+        head_only: bool,
+        reuse: bool,
+        max_unsent: int,
+        on_overflow: Callable[[], None],
+    ) -> None:
+        self._outlet = outlet
+        self._heads = heads
+        self._version = version
+        self._head_only = head_only
+        self._max_unsent = max_unsent
+        self._on_overflow = on_overflow
+        self._chunked = False
+        self._detached = False
+        self._length_left: int | None = None
+        self._extra_headers: list[tuple[bytes, bytes]] = []
+        self.reuse = reuse
+        """Whether the connection may carry another request after this response."""
+
+        self.started = False
+        self.finished = False
+        self.status = 0
+        self.head_time = 0.0
+
+    def add_headers(self, headers: Headers) -> None:
+        self._extra_headers.extend(headers)
+
+    @property
+    def congested(self) -> bool:
+        return self._outlet.unsent > 0
+
+    @property
+    def close_delimited(self) -> bool:
+        """Whether only the end of the connection tells the client where the body ends."""
+        return self.started and not self._chunked and self._length_left is None
+
+    def on_drained(self, callback: Callable[[], None] | None) -> None:
+        if not self.finished:
+            self._outlet.drained_callback = callback
+
+    def respond(
+        self,
+        status: int,
+        body: bytes,
+        *,
+        content_type: bytes = b"application/json",
+        headers: Headers = (),
+    ) -> None:
+        if self._detached:
+            return
+        self._check_fresh()
+        extra = self._extra_headers
+        plain = not headers and not extra and not has_no_body(status)
+        if plain and self.reuse and self._version == "1.1":
+            head = self._heads.whole(status, content_type, len(body))
+        else:
+            lines = [(b"content-type", content_type)] if content_type else []
+            lines += headers
+            lines += extra
+            if not has_no_body(status):
+                lines.append((b"content-length", b"%d" % len(body)))
+            head = self._general_head(status, lines)
+        self._begin(status)
+        self._length_left = 0
+        self._end()
+        self._outlet.write_nowait(head if self._head_only or has_no_body(status) else head + body)
+
+    def start(self, status: int, headers: Headers) -> None:
+        if self._detached:
+            return
+        self._check_fresh()
+        lines = [*headers, *self._extra_headers]
+        if has_no_body(status):
+            self._head_only = True
+            self._length_left = 0
+        else:
+            self._choose_framing(lines)
+        head = self._general_head(status, lines)
+        self._begin(status)
+        self._outlet.write_nowait(head)
+
+    def _check_fresh(self) -> None:
+        if self.started:
+            raise RuntimeError("the response has been started already")
+
+    def _begin(self, status: int) -> None:
+        self.started = True
+        self.status = status
+        self.head_time = time.perf_counter()
+
+    def _choose_framing(self, lines: list[tuple[bytes, bytes]]) -> None:
+        """Decide how the client learns where a streamed body ends; may add to *lines*."""
+        for name, value in lines:
+            if name.lower() == b"content-length":
+                self._length_left = int(value)
+                return
+        if self._version == "1.1":
+            self._chunked = True
+            lines.append((b"transfer-encoding", b"chunked"))
+        else:
+            self.reuse = False
+
+    def _general_head(self, status: int, lines: list[tuple[bytes, bytes]]) -> bytes:
+        if not self.reuse and self._version == "1.1":
+            lines.append((b"connection", b"close"))
+        elif self.reuse and self._version == "1.0":
+            lines.append((b"connection", b"keep-alive"))
+        return self._heads.general(self._version, status, lines)
+
+    def write(self, data: bytes) -> None:
+        if not self._may_write(data):
+            return
+        if self._chunked:
+            data = b"%X\r\n%b\r\n" % (len(data), data)
+        elif self._length_left is not None:
+            self._length_left -= len(data)
+            if self._length_left < 0:
+                raise RuntimeError("the body is longer than its Content-Length")
+        self._outlet.write_nowait(data)
+        if self._outlet.unsent > self._max_unsent:
+            self._on_overflow()
+
+    def _may_write(self, data: bytes) -> bool:
+        if self.finished or not data:
+            return False
+        if not self.started:
+            raise RuntimeError("the response has not been started")
+        return not self._head_only
+
+    def finish(self, last: bytes = b"") -> None:
+        if self.finished:
+            return
+        if not self.started:
+            raise RuntimeError("the response has not been started")
+        if self._chunked and not self._head_only:
+            if last:
+                last = b"%X\r\n%b\r\n" % (len(last), last)
+            self._end()
+            self._outlet.write_nowait(last + _LAST_CHUNK)
+            return
+        self.write(last)
+        if self._length_left and not self._head_only:
+            raise RuntimeError("the body is shorter than its Content-Length")
+        self._end()
+
+    def _end(self) -> None:
+        self.finished = True
+        self._outlet.drained_callback = None
+
+    def detach(self) -> None:
+        """Make all later calls do nothing: the request is over."""
+        self._detached = True
+        if not self.finished:
+            self._end()

@@ -1,0 +1,202 @@
+"""The server: accepts connections and looks after them."""
+
+import errno
+import logging
+import socket as stdlib_socket
+import ssl
+from collections.abc import Mapping, Sequence
+
+import attrs
+import trio
+
+from vllmfront.api.http._config import HttpConfig
+from vllmfront.api.http._connection import SHUTDOWN, Connection
+from vllmfront.api.http._listeners import Listener
+from vllmfront.api.http._message import Handler
+from vllmfront.api.http._state import ServerState
+from vllmfront.api.http._tls import make_tls_context
+from vllmfront.errors import ConfigurationError
+
+logger = logging.getLogger(__name__)
+
+_ACCEPTS_A_TURN = 64
+"""Connections accepted before other tasks get their turn."""
+
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_EXHAUSTED_PAUSE = 0.1
+"""Seconds without accepting when descriptors or memory have run out."""
+
+
+@attrs.frozen(kw_only=True)
+class HttpStatistics:
+    """A server's books at one moment."""
+
+    connections_open: int
+    connections_total: int
+    requests_active: int
+    requests_total: int
+    rejected: Mapping[int, int]
+    """Requests refused before any handler, by status."""
+
+    ended: Mapping[str, int]
+    """Requests cut short, by cause."""
+
+    accepting: bool
+    draining: bool
+
+
+class HttpServer:
+    """A running server, as its owner sees it."""
+
+    def __init__(
+        self, listeners: Sequence[Listener], state: ServerState, tls: ssl.SSLContext | None
+    ) -> None:
+        self._listeners = listeners
+        self._state = state
+        self._tls = tls
+        self._connections: set[Connection] = set()
+        self._accept_scope = trio.CancelScope()
+        self._emptied: trio.Event | None = None
+        self._paused = False
+
+    def __repr__(self) -> str:
+        return f"<HttpServer {self.statistics()}>"
+
+    def statistics(self) -> HttpStatistics:
+        state = self._state
+        return HttpStatistics(
+            connections_open=len(self._connections),
+            connections_total=state.connections_total,
+            requests_active=state.requests_active,
+            requests_total=state.requests_total,
+            rejected=dict(state.rejected),
+            ended=dict(state.ended),
+            accepting=not self._accept_scope.cancel_called and not self._paused,
+            draining=state.draining,
+        )
+
+    def begin_drain(self, *, keep_listening: bool = False) -> None:
+        """Close idle connections, and the others after the response in progress.
+
+        The listeners are closed, unless *keep_listening*: then new connections are still
+        served, one request each, so that handlers can refuse with a proper answer.
+        """
+        self._state.draining = True
+        if not keep_listening:
+            self._accept_scope.cancel(reason="draining")
+            for listener in self._listeners:
+                listener.close()
+        for connection in list(self._connections):
+            connection.drain()
+
+    async def wait_drained(self) -> None:
+        """Return once no connection is open."""
+        while self._connections:
+            if self._emptied is None:
+                self._emptied = trio.Event()
+            await self._emptied.wait()
+
+    def abort_connections(self) -> None:
+        """End every connection now; handlers are cancelled with the cause 'shutdown'."""
+        for connection in list(self._connections):
+            connection.cut(SHUTDOWN)
+
+    def reload_tls(self) -> None:
+        """Read the certificates anew, for connections to come.
+
+        Raises:
+            ConfigurationError: They are unusable; the old ones stay in use.
+        """
+        config = self._state.config.tls
+        if config is None:
+            raise ConfigurationError("there is no certificate to reload: TLS is off")
+        self._tls = make_tls_context(config)
+
+    async def _accept_from(self, listener: Listener, nursery: trio.Nursery) -> None:
+        sock = listener.socket
+        while True:
+            try:
+                await trio.lowlevel.wait_readable(sock)
+            except trio.ClosedResourceError:
+                return
+            for _ in range(_ACCEPTS_A_TURN):
+                try:
+                    accepted, address = sock.accept()
+                except BlockingIOError:
+                    break
+                except OSError as error:
+                    if error.errno not in _EXHAUSTED:
+                        continue  # that client has left already
+                    await self._pause(error)
+                    break
+                self._resume()
+                self._begin(accepted, address, nursery)
+
+    async def _pause(self, error: OSError) -> None:
+        if not self._paused:
+            self._paused = True
+            logger.error("Accepting no HTTP connections for now: %s", error.strerror)
+        await trio.sleep(_EXHAUSTED_PAUSE)
+
+    def _resume(self) -> None:
+        if self._paused:
+            self._paused = False
+            logger.info("Accepting HTTP connections again")
+
+    def _begin(self, sock: stdlib_socket.socket, address: object, nursery: trio.Nursery) -> None:
+        sock.settimeout(0)
+        client: tuple[str, int] | None = None
+        server: tuple[str, int | None] | None = None
+        if isinstance(address, tuple):
+            client = address[:2]
+            try:
+                sock.setsockopt(stdlib_socket.IPPROTO_TCP, stdlib_socket.TCP_NODELAY, 1)
+                server = sock.getsockname()[:2]
+            except OSError:
+                sock.close()
+                return
+        connection = Connection(sock, self._state, tls=self._tls, client=client, server=server)
+        self._state.connections_total += 1
+        self._connections.add(connection)
+        nursery.start_soon(self._run, connection, name="http connection")
+
+    async def _run(self, connection: Connection) -> None:
+        try:
+            await connection.run()
+        finally:
+            self._connections.discard(connection)
+            if not self._connections and self._emptied is not None:
+                self._emptied.set()
+                self._emptied = None
+
+    async def serve(self, task_status: trio.TaskStatus["HttpServer"]) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._state.deadlines.serve, name="http deadlines")
+            with self._accept_scope:
+                async with trio.open_nursery() as accepting:
+                    for listener in self._listeners:
+                        accepting.start_soon(
+                            self._accept_from, listener, nursery, name=f"accept {listener.name}"
+                        )
+                    task_status.started(self)
+            await trio.sleep_forever()
+
+
+async def serve_http(
+    listeners: Sequence[Listener],
+    handler: Handler,
+    config: HttpConfig,
+    *,
+    task_status: trio.TaskStatus[HttpServer] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve HTTP/1.x on *listeners* until cancelled; ``started()`` hands out the server.
+
+    The listeners stay open when this is cancelled, so that whoever owns them can serve again;
+    only ``begin_drain`` closes them. Connections end with the cancellation.
+
+    Raises:
+        ConfigurationError: The certificates of *config* are unusable.
+    """
+    tls = None if config.tls is None else make_tls_context(config.tls)
+    server = HttpServer(listeners, ServerState(config=config, handler=handler), tls)
+    await server.serve(task_status)

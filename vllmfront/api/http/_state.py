@@ -1,0 +1,29 @@
+"""What all connections of one server share."""
+
+from collections import Counter
+
+import attrs
+
+from vllmfront.api.http._config import HttpConfig
+from vllmfront.api.http._deadlines import Deadlines
+from vllmfront.api.http._head import HeadEncoder
+from vllmfront.api.http._message import Handler
+
+
+@attrs.define(kw_only=True)
+class ServerState:
+    """The mutable middle of a server; connections read it and count in it."""
+
+    config: HttpConfig
+    handler: Handler
+    deadlines: Deadlines = attrs.field(factory=Deadlines)
+    heads: HeadEncoder = attrs.field(factory=HeadEncoder)
+    draining: bool = False
+    requests_active: int = 0
+    requests_total: int = 0
+    connections_total: int = 0
+    rejected: Counter[int] = attrs.field(factory=Counter)
+    """Requests that never reached a handler, by status."""
+
+    ended: Counter[str] = attrs.field(factory=Counter)
+    """Requests whose handler was cancelled, by cause."""
