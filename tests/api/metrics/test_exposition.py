@@ -1,0 +1,60 @@
+import pytest
+
+from vllmfront.api.metrics import HttpMetrics, expose
+from vllmfront.engine.metrics import EngineMetrics, TerminalCause
+
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+
+
+def counted() -> EngineMetrics:
+    metrics = EngineMetrics()
+    metrics.open_rank(0, 1024)
+    metrics.count_cause(TerminalCause.CLIENT_GONE)
+    return metrics
+
+
+def test_the_classic_format_is_served_unless_asked_otherwise() -> None:
+    plain = expose(counted().snapshot(), HttpMetrics(), model_name="m", accept="*/*")
+    open_format = expose(counted().snapshot(), HttpMetrics(), model_name="m", accept=OPENMETRICS)
+
+    assert plain.content_type.startswith("text/plain; version=")
+    assert open_format.content_type.startswith("application/openmetrics-text")
+    assert open_format.body.endswith(b"# EOF\n")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'vllm:num_requests_running{model_name="m",engine="0"} 0.0',
+        'vllm:generation_tokens_total{model_name="m",engine="0"} 0.0',
+        'vllm:time_to_first_token_seconds_bucket{le="+Inf",model_name="m",engine="0"} 0.0',
+        'vllmfront:request_ends_total{cause="client_gone"} 1.0',
+    ],
+)
+def test_engine_series_exist_from_the_start(line: str) -> None:
+    text = expose(counted().snapshot(), HttpMetrics(), model_name="m", accept="").body.decode()
+
+    assert _unordered(line) in {_unordered(found) for found in text.splitlines()}
+
+
+def test_http_requests_are_counted_by_status_class_and_handler() -> None:
+    http = HttpMetrics()
+    http.observe("POST", "/v1/completions", 200, 0.2)
+    http.observe("POST", "/v1/completions", 404, 0.02)
+    text = expose(None, http, model_name="m", accept="").body.decode()
+
+    assert 'http_requests_total{handler="/v1/completions",method="POST",status="4xx"} 1.0' in [
+        *map(_sorted_labels, text.splitlines())
+    ]
+    assert "http_request_duration_highr_seconds_count 2.0" in text
+
+
+def _unordered(line: str) -> tuple[str, frozenset[str], str]:
+    name, _, rest = line.partition("{")
+    labels, _, value = rest.partition("} ")
+    return name, frozenset(labels.split(",")), value
+
+
+def _sorted_labels(line: str) -> str:
+    name, labels, value = _unordered(line)
+    return f"{name}{{{','.join(sorted(labels))}}} {value}"

@@ -1,0 +1,70 @@
+import attrs
+import pytest
+
+from vllmfront import __version__
+from vllmfront.api.metrics import HttpMetrics
+from vllmfront.api.routes import build_operator_app
+from vllmfront.engine.metrics import EngineMetrics, MetricsSnapshot
+
+
+@attrs.define
+class Facts:
+    healthy: bool = True
+    served_model_names: tuple[str, ...] = ("first", "second")
+    model_root: str = "some/model"
+    max_model_len: int | None = 1024
+    engine_version: str | None = "0.33.0"
+    load: int = 3
+
+    def metrics(self) -> MetricsSnapshot:
+        return EngineMetrics().snapshot()
+
+
+async def ask(method: str, path: str, facts: Facts | None = None) -> tuple[int, bytes, str]:
+    app = build_operator_app(facts or Facts(), HttpMetrics(), {})
+    response = await app.test_client().open(path, method=method, json=None)
+    body = await response.get_data(as_text=False)
+    assert isinstance(body, bytes)
+    return response.status_code, body, response.headers.get("allow", "")
+
+
+@pytest.mark.parametrize("path", ["/health", "/ping"])
+async def test_probes_have_no_body(path: str) -> None:
+    assert await ask("GET", path) == (200, b"", "")
+    assert await ask("GET", path, Facts(healthy=False)) == (503, b"", "")
+
+
+async def test_each_served_name_is_a_model() -> None:
+    _, body, _ = await ask("GET", "/v1/models")
+
+    for part in (b'"id":"first"', b'"id":"second"', b'"owned_by":"vllmfront"'):
+        assert part in body
+    assert b'"root":"some/model","parent":null,"max_model_len":1024' in body
+
+
+async def test_both_versions_are_told() -> None:
+    expected = f'{{"version":"0.33.0","vllmfront_version":"{__version__}"}}'.encode()
+
+    assert (await ask("GET", "/version"))[1] == expected
+    assert (await ask("GET", "/load"))[1] == b'{"server_load":3}'
+
+
+async def test_unknown_paths_and_methods_have_no_body() -> None:
+    assert await ask("GET", "/nope") == (404, b"", "")
+    assert await ask("PUT", "/health") == (405, b"", "GET,HEAD")
+    assert await ask("POST", "/metrics") == (405, b"", "GET,HEAD")
+
+
+async def test_known_features_are_refused_by_name() -> None:
+    status, body, _ = await ask("POST", "/v1/responses")
+
+    assert status == 501
+    assert b"the Responses API" in body
+    assert b'"type":"NotImplementedError","param":null,"code":501' in body
+
+
+async def test_metrics_answer_in_the_classic_format() -> None:
+    status, body, _ = await ask("GET", "/metrics")
+
+    assert status == 200
+    assert b"vllmfront:request_ends_total" in body

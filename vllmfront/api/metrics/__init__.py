@@ -1,0 +1,14 @@
+"""What is counted, as scrapers and operators read it."""
+
+from vllmfront.api.metrics._exposition import Exposition, expose
+from vllmfront.api.metrics._http import UNCOUNTED_PATHS, HttpMetrics
+from vllmfront.api.metrics._stats_line import StatsLine, StatsReporter
+
+__all__ = [
+    "UNCOUNTED_PATHS",
+    "Exposition",
+    "HttpMetrics",
+    "StatsLine",
+    "StatsReporter",
+    "expose",
+]

@@ -1,0 +1,128 @@
+"""Counters in the text formats that scrapers read."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+
+import attrs
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from vllmfront.api.metrics._http import HttpMetrics
+from vllmfront.engine.metrics import (
+    HistogramValue,
+    MetricFamily,
+    MetricKind,
+    MetricsSnapshot,
+)
+
+PREFIX = "vllm:"
+OWN_PREFIX = "vllmfront:"
+"""Of families that the reference does not have."""
+
+
+@attrs.frozen
+class Exposition:
+    """One scrape's answer."""
+
+    content_type: str
+    body: bytes
+
+
+def expose(
+    snapshot: MetricsSnapshot | None, http: HttpMetrics, *, model_name: str, accept: str
+) -> Exposition:
+    """Render everything counted so far.
+
+    Args:
+        snapshot: The engines' side, None before there is one.
+        http: The HTTP side.
+        model_name: The primary served name, a label of all engine series.
+        accept: The scraper's ``Accept``; the classic text format (0.0.4) is served unless it
+            asks for OpenMetrics.
+    """
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Families([*_engine_families(snapshot, model_name), *_http_families(http)]))
+    encode, content_type = choose_encoder(accept)
+    return Exposition(content_type, encode(registry))
+
+
+class _Families(Collector):
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = list(families)
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+def _engine_families(snapshot: MetricsSnapshot | None, model_name: str) -> Iterator[Metric]:
+    if snapshot is None:
+        return
+    for family in snapshot.families:
+        yield _engine_family(family, model_name)
+    ends = CounterMetricFamily(
+        f"{OWN_PREFIX}request_ends", "Ended requests by terminal cause.", labels=["cause"]
+    )
+    for cause, count in snapshot.causes.items():
+        ends.add_metric([cause], count)
+    yield ends
+    faults = CounterMetricFamily(
+        f"{OWN_PREFIX}boundary_faults", "What went wrong between us and engines.", labels=["kind"]
+    )
+    for kind in ("malformed_messages", "malformed_outputs", "unknown_outputs", "sink_failures"):
+        faults.add_metric([kind], getattr(snapshot, kind))
+    yield faults
+
+
+def _engine_family(family: MetricFamily, model_name: str) -> Metric:
+    name, labels = PREFIX + family.name, ["model_name", *family.label_names]
+    if family.kind is MetricKind.HISTOGRAM:
+        histogram = HistogramMetricFamily(name, family.documentation, labels=labels)
+        for sample in family.samples:
+            assert isinstance(sample.value, HistogramValue)
+            histogram.add_metric(
+                [model_name, *sample.labels],
+                _buckets(sample.value.bounds, sample.value.counts),
+                sample.value.sum,
+            )
+        return histogram
+    make = CounterMetricFamily if family.kind is MetricKind.COUNTER else GaugeMetricFamily
+    plain = make(name, family.documentation, labels=labels)
+    for sample in family.samples:
+        assert not isinstance(sample.value, HistogramValue)
+        plain.add_metric([model_name, *sample.labels], sample.value)
+    return plain
+
+
+def _http_families(http: HttpMetrics) -> Iterator[Metric]:
+    requests = CounterMetricFamily(
+        "http_requests", "Answered requests.", labels=["method", "status", "handler"]
+    )
+    for labels, count in http.requests.items():
+        requests.add_metric(labels, count)
+    yield requests
+    coarse = HistogramMetricFamily(
+        "http_request_duration_seconds",
+        "From a request's arrival to its response head, by handler.",
+        labels=["method", "handler"],
+    )
+    for by, durations in http.durations.items():
+        coarse.add_metric(by, _buckets(durations.bounds, durations.counts), durations.sum)
+    yield coarse
+    fine = HistogramMetricFamily(
+        "http_request_duration_highr_seconds", "From a request's arrival to its response head."
+    )
+    everything = http.all_durations
+    fine.add_metric([], _buckets(everything.bounds, everything.counts), everything.sum)
+    yield fine
+
+
+def _buckets(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
+    """Return cumulative buckets; *counts* has one more entry than *bounds*, for ``+Inf``."""
+    limits = [*(str(float(bound)) for bound in bounds), "+Inf"]
+    return list(zip(limits, map(float, accumulate(counts)), strict=True))

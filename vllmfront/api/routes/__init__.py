@@ -1,0 +1,7 @@
+"""Routes for operators: probes, models, metrics, and clear answers for what is not served."""
+
+from vllmfront.api.routes._app import build_operator_app
+from vllmfront.api.routes._facts import ServerFacts
+from vllmfront.api.routes._not_served import NotServed, not_served_routes
+
+__all__ = ["NotServed", "ServerFacts", "build_operator_app", "not_served_routes"]
