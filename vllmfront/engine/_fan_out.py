@@ -1,0 +1,55 @@
+"""Several choices for one prompt: one engine request each."""
+
+import attrs
+
+from vllmfront.engine._request import EngineRequest, SamplingParams
+from vllmfront.errors import RequestRejected
+
+MAX_CHOICES = 16384
+"""What vLLM allows unless told otherwise; a bound on work, not on taste."""
+
+# Below this temperature engines choose the likeliest token, so all choices would be the same.
+_GREEDY_BELOW = 1e-5
+_INT64 = 1 << 64
+_INT64_MAX = (1 << 63) - 1
+
+
+def fan_out(request: EngineRequest) -> list[EngineRequest]:
+    """Return one request a choice, in order of their indexes; itself alone when ``n`` is 1.
+
+    Choice *i* is called ``<i>_<id>`` and draws with the request's seed plus *i*.
+
+    Raises:
+        RequestRejected: ``n`` is out of range, or greedy sampling would make all choices equal.
+    """
+    sampling = request.sampling
+    if sampling is None:
+        return [request]
+    n = sampling.n
+    if type(n) is not int:
+        raise RequestRejected(f"n must be an int, but is of type {type(n)}", param="n")
+    if n == 1:
+        return [request]
+    if n < 1:
+        raise RequestRejected(f"n must be at least 1, got {n}.", param="n")
+    if n > MAX_CHOICES:
+        raise RequestRejected(f"n must be at most {MAX_CHOICES}, got {n}.", param="n")
+    if sampling.temperature < _GREEDY_BELOW:
+        raise RequestRejected(f"n must be 1 when using greedy sampling, got {n}.", param="n")
+    if request.resumable:
+        raise RequestRejected("n must be 1 with streaming input.", param="n")
+    return [_choice(request, sampling, index) for index in range(n)]
+
+
+def _choice(request: EngineRequest, sampling: SamplingParams, index: int) -> EngineRequest:
+    seed = sampling.seed
+    # Engines take -1 for no seed, so it stays one; the largest seeds wrap around.
+    if seed is not None and seed != -1:
+        seed += index
+        if seed > _INT64_MAX:
+            seed -= _INT64
+    return attrs.evolve(
+        request,
+        request_id=f"{index}_{request.request_id}",
+        sampling=attrs.evolve(sampling, n=1, seed=seed),
+    )
