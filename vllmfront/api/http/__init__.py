@@ -1,5 +1,7 @@
 """HTTP/1.1 on Trio: connections, listeners, routing, and bridges to and from ASGI."""
 
+from vllmfront.api.http._asgi_app import handler_as_asgi
+from vllmfront.api.http._asgi_bridge import AsgiBridge, open_asgi_bridge
 from vllmfront.api.http._config import HttpConfig, TlsConfig
 from vllmfront.api.http._limits import raise_descriptor_limit
 from vllmfront.api.http._listeners import (
@@ -10,6 +12,9 @@ from vllmfront.api.http._listeners import (
     take_systemd_descriptors,
 )
 from vllmfront.api.http._message import (
+    CLIENT_GONE,
+    CLIENT_STALLED,
+    SHUTDOWN,
     AsgiApp,
     ConnectionState,
     Handler,
@@ -17,10 +22,15 @@ from vllmfront.api.http._message import (
     HttpRequest,
     ResponseWriter,
 )
+from vllmfront.api.http._router import Middleware, Router, with_middleware
 from vllmfront.api.http._server import HttpServer, HttpStatistics, serve_http
 
 __all__ = [
+    "CLIENT_GONE",
+    "CLIENT_STALLED",
+    "SHUTDOWN",
     "AsgiApp",
+    "AsgiBridge",
     "ConnectionState",
     "Handler",
     "Headers",
@@ -30,11 +40,16 @@ __all__ = [
     "HttpStatistics",
     "ListenConfig",
     "Listener",
+    "Middleware",
     "ResponseWriter",
+    "Router",
     "TlsConfig",
     "adopt_listener",
+    "handler_as_asgi",
+    "open_asgi_bridge",
     "open_listeners",
     "raise_descriptor_limit",
     "serve_http",
     "take_systemd_descriptors",
+    "with_middleware",
 ]

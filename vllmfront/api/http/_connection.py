@@ -8,10 +8,10 @@ import struct
 import trio
 
 from vllmfront.api.http._deadlines import Deadline
-from vllmfront.api.http._message import HttpRequest
+from vllmfront.api.http._message import CLIENT_GONE, CLIENT_STALLED, SHUTDOWN, HttpRequest
 from vllmfront.api.http._outlet import Outlet
 from vllmfront.api.http._parser import Http2Preface, RequestParser
-from vllmfront.api.http._rejection import Rejection
+from vllmfront.api.http._rejection import INTERNAL_ERROR, Rejection
 from vllmfront.api.http._response import Response
 from vllmfront.api.http._state import ServerState
 from vllmfront.api.http._tls import TlsSession
@@ -30,10 +30,6 @@ _MAX_LINGER = 30.0
 """Seconds after which a client that goes on sending to a closed connection is cut off."""
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
-
-CLIENT_GONE = "client gone"
-CLIENT_STALLED = "client stalled"
-SHUTDOWN = "shutdown"
 
 
 class Connection:
@@ -356,7 +352,7 @@ class Connection:
         """See to it that the client got a whole response, or can tell that it did not."""
         finished, started = response.finished, response.started
         if not finished and not started and self.close_cause is None:
-            response.respond(500, _INTERNAL_ERROR)
+            response.respond(500, INTERNAL_ERROR)
         response.detach()
         if finished or not started:
             return
@@ -396,9 +392,3 @@ class Connection:
         self._phase = "goodbye"
         self._state.deadlines.set(self._read_deadline, self._config.linger_timeout)
         await trio.sleep_forever()
-
-
-_INTERNAL_ERROR = (
-    b'{"error":{"message":"Internal server error","type":"InternalServerError",'
-    b'"param":null,"code":500}}'
-)

@@ -5,6 +5,11 @@ from typing import Any, Protocol
 
 import attrs
 
+CLIENT_GONE = "client gone"
+CLIENT_STALLED = "client stalled"
+SHUTDOWN = "shutdown"
+"""Why a connection ended before its response did."""
+
 Headers = Sequence[tuple[bytes, bytes]]
 
 
@@ -13,7 +18,7 @@ class ConnectionState(Protocol):
 
     @property
     def close_cause(self) -> str | None:
-        """Why the connection ends: 'client gone', 'client stalled' or 'shutdown'; else None.
+        """``CLIENT_GONE``, ``CLIENT_STALLED``, ``SHUTDOWN``, or None: the connection is well.
 
         Set before the handler is cancelled.
         """

@@ -35,6 +35,13 @@ def body_too_large() -> Rejection:
     return Rejection(400, "the body is too large", _error_body("length limit exceeded"))
 
 
+INTERNAL_ERROR = (
+    b'{"error":{"message":"Internal server error","type":"InternalServerError",'
+    b'"param":null,"code":500}}'
+)
+"""The body of a 500 where a handler failed to answer by itself."""
+
+
 def _error_body(cause: str) -> bytes:
     error = {
         "message": f"Failed to buffer the request body: {cause}",

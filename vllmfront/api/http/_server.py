@@ -10,9 +10,9 @@ import attrs
 import trio
 
 from vllmfront.api.http._config import HttpConfig
-from vllmfront.api.http._connection import SHUTDOWN, Connection
+from vllmfront.api.http._connection import Connection
 from vllmfront.api.http._listeners import Listener
-from vllmfront.api.http._message import Handler
+from vllmfront.api.http._message import SHUTDOWN, Handler
 from vllmfront.api.http._state import ServerState
 from vllmfront.api.http._tls import make_tls_context
 from vllmfront.errors import ConfigurationError
@@ -169,17 +169,13 @@ class HttpServer:
                 self._emptied.set()
                 self._emptied = None
 
-    async def serve(self, task_status: trio.TaskStatus["HttpServer"]) -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._state.deadlines.serve, name="http deadlines")
-            with self._accept_scope:
-                async with trio.open_nursery() as accepting:
-                    for listener in self._listeners:
-                        accepting.start_soon(
-                            self._accept_from, listener, nursery, name=f"accept {listener.name}"
-                        )
-                    task_status.started(self)
-            await trio.sleep_forever()
+    async def accept(self, nursery: trio.Nursery) -> None:
+        """Accept until draining; connections run in *nursery*."""
+        with self._accept_scope:
+            async with trio.open_nursery() as accepting:
+                for listener in self._listeners:
+                    name = f"accept {listener.name}"
+                    accepting.start_soon(self._accept_from, listener, nursery, name=name)
 
 
 async def serve_http(
@@ -198,5 +194,9 @@ async def serve_http(
         ConfigurationError: The certificates of *config* are unusable.
     """
     tls = None if config.tls is None else make_tls_context(config.tls)
-    server = HttpServer(listeners, ServerState(config=config, handler=handler), tls)
-    await server.serve(task_status)
+    state = ServerState(config=config, handler=handler)
+    server = HttpServer(listeners, state, tls)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(state.deadlines.serve, name="http deadlines")
+        nursery.start_soon(server.accept, nursery, name="http accept")
+        task_status.started(server)
