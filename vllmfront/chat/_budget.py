@@ -31,8 +31,10 @@ _CHARACTERS_PER_MESSAGE = 8 << 10
 and grow lists of messages by adding to them."""
 
 _LARGEST = 1 << 20
-_LARGEST_PER_INPUT = 2
-"""Characters in one value, counted through nested containers."""
+_LARGEST_PER_INPUT = 4
+_LARGEST_FOR_INPUT = 40 << 20
+"""Characters in one value, counted through nested containers: a few times the input, and in no
+case much more than the longest input there can be."""
 
 _CPU_SECONDS = 5.0
 _CLOCK_EVERY = 16
@@ -161,7 +163,7 @@ def metered_budget_for(fuel: int, messages: int, characters: int) -> MeteredBudg
         characters=(
             _CHARACTERS + _CHARACTERS_PER_INPUT * characters + _CHARACTERS_PER_MESSAGE * messages
         ),
-        largest=_LARGEST + _LARGEST_PER_INPUT * characters,
+        largest=_LARGEST + min(_LARGEST_PER_INPUT * characters, _LARGEST_FOR_INPUT),
         deadline=time.thread_time() + _CPU_SECONDS,
     )
 

@@ -7,8 +7,9 @@ import attrs
 from vllmfront.chat._message import Message
 from vllmfront.errors import RequestRejected
 
-# Private-use characters: no tokenizer's marker, and no filter but a trim changes them.
-_MARK = "\ue0c1\ue0c5"
+# Private-use characters: none is part of a tokenizer's marker, and no filter changes them. One
+# is enough, so that no template can cut it in two.
+_MARKS = range(0xE000, 0xF900)
 
 
 @attrs.frozen
@@ -22,11 +23,16 @@ class Continuation:
 
     @classmethod
     def of(cls, messages: Sequence[Message]) -> "Continuation":
-        """Mark the end of the final message, with a mark that no text holds."""
-        mark = _MARK
+        """Mark the end of the final message, with a character that no text holds.
+
+        Raises:
+            RequestRejected: There is no such character.
+        """
         texts = [message.text for message in messages]
-        while any(mark in text for text in texts):
-            mark += _MARK[-1]
+        free = (chr(code) for code in _MARKS if not any(chr(code) in text for text in texts))
+        mark = next(free, None)
+        if mark is None:
+            raise RequestRejected("the messages use every private-use character")
         final = messages[-1]
         # The space is lost where the template trims, and tells that it does.
         marked = attrs.evolve(final, content=f"{final.text}{mark} ")

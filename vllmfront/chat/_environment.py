@@ -6,8 +6,9 @@ blocks, loop controls, a ``generation`` tag, ``raise_exception``, ``strftime_now
 """
 
 import datetime as dt
+import itertools
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jinja2
@@ -46,6 +47,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             extensions=[_GenerationTag, "jinja2.ext.loopcontrols", "jinja2.ext.do"],
         )
         self.filters["tojson"] = to_json
+        self.filters.update(_PEER_FILTERS)
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = _strftime_now
 
@@ -79,6 +81,16 @@ def to_json(
         separators=separators,
         sort_keys=sort_keys,
     )
+
+
+# Jinja has none of these; the peer's engine does, and templates may have been tried there.
+_PEER_FILTERS: Mapping[str, Callable[..., Any]] = {
+    "bool": bool,
+    "chain": lambda *values: list(itertools.chain(*values)),
+    "lines": lambda text: str(text).splitlines(),
+    "split": lambda text, sep=None, maxsplit=-1: str(text).split(sep, maxsplit),
+    "zip": lambda *values: list(zip(*values, strict=False)),
+}
 
 
 def _raise_exception(message: Any) -> None:

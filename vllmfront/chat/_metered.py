@@ -29,6 +29,9 @@ _UNBOUNDED_GLOBALS = ("lipsum",)
 _MAX_SOURCE = 256 << 10
 """Characters of a template."""
 
+_COMPILERS_KEYWORDS = ("_loop_vars", "_block_vars")
+"""What generated code adds to each call in a loop or block."""
+
 _ITEM = 8
 """Bytes for an entry of a list whose members are not new."""
 
@@ -92,8 +95,11 @@ class MeteredEnvironment(ChatEnvironment):
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         budget = metered()
         budget.spend(1)
-        for argument in (*args, *kwargs.values()):
-            budget.weigh(argument)
+        for name, value in kwargs.items():
+            if name not in _COMPILERS_KEYWORDS:
+                budget.weigh(value)
+        for value in args:
+            budget.weigh(value)
         if isinstance(obj, BuiltinMethodType | MethodType):
             owner, name = obj.__self__, obj.__name__
             allowed = next((names for kind, names in METHODS if isinstance(owner, kind)), None)
@@ -103,6 +109,8 @@ class MeteredEnvironment(ChatEnvironment):
                 budget.charge(budget.weigh(owner))
                 guard = METHOD_GUARDS.get(name)
                 if guard is not None:
+                    for name in _COMPILERS_KEYWORDS:
+                        kwargs.pop(name, None)
                     args = guard(budget, owner, *args, **kwargs)
                     kwargs = {}
         return budget.take(super().call(context, obj, *args, **kwargs))

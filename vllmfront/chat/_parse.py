@@ -38,14 +38,14 @@ class _Draft:
     tools: Sequence[Tool] = ()
 
 
-def parse_messages(raw: Sequence[Any]) -> list[Message]:
+def parse_messages(raw: Any) -> list[Message]:
     """Turn decoded JSON messages into values.
 
     Raises:
         MalformedRequest: A member is missing or of a wrong type; names ``messages[i]``.
         RequestRejected: The types are right and the conversation is not servable.
     """
-    if not raw:
+    if not _list(raw, "messages"):
         _invalid("messages cannot be empty", raw)
     drafts = [_draft(value, f"messages[{index}]") for index, value in enumerate(raw)]
     for draft in drafts:
@@ -56,16 +56,17 @@ def parse_messages(raw: Sequence[Any]) -> list[Message]:
     return [_judge(draft) for draft in drafts]
 
 
-def parse_tools(raw: Sequence[Any] | None, where: str = "tools") -> list[Tool] | None:
+def parse_tools(raw: Any) -> list[Tool] | None:
     """Turn decoded JSON tools into values; None stays None.
 
     Raises:
         MalformedRequest: A member is missing or of a wrong type.
-        RequestRejected: The list is empty, a tool is no function, or a name comes twice.
+        RequestRejected: The list is empty, or a tool is no function.
     """
     if raw is None:
         return None
-    tools = [_tool(value, f"{where}[{index}]") for index, value in enumerate(raw)]
+    values = _list(raw, "tools")
+    tools = [_tool(value, f"tools[{index}]") for index, value in enumerate(values)]
     if not tools:
         raise RequestRejected(
             "`tools` must not be an empty array. Either provide at least one tool or omit the"
