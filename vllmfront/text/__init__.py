@@ -1,19 +1,33 @@
 """Tokens to text and back: tokenizers, detokenizer, stop strings, logprobs, sampling parameters."""
 
+from vllmfront.text._check import check_request
+from vllmfront.text._constraints import resolve_constraints
 from vllmfront.text._detokenizer import Detokenizer
 from vllmfront.text._json import f32, f32_shortest, json_escape
 from vllmfront.text._load import load_tokenizer, tokenizer_from_json
+from vllmfront.text._lower import lower_sampling
+from vllmfront.text._prompt import check_ids, fit_prompt, reject_empty_prompt
+from vllmfront.text._request import SamplingLimits, SamplingRequest, Surface
 from vllmfront.text._stop import StopMatch, StopMatcher
 from vllmfront.text._tokenizer import Tokenizer
 
 __all__ = [
     "Detokenizer",
+    "SamplingLimits",
+    "SamplingRequest",
     "StopMatch",
     "StopMatcher",
+    "Surface",
     "Tokenizer",
+    "check_ids",
+    "check_request",
     "f32",
     "f32_shortest",
+    "fit_prompt",
     "json_escape",
     "load_tokenizer",
+    "lower_sampling",
+    "reject_empty_prompt",
+    "resolve_constraints",
     "tokenizer_from_json",
 ]

@@ -1,0 +1,314 @@
+"""From a client's sampling request to the engine's parameters: all defaults, all text resolved.
+
+The rules and their order are the peer's. Where a value is unset the model's generation config
+decides, then the neutral value; greedy sampling resets nothing.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from vllmfront.engine._request import RepetitionDetection, SamplingParams
+from vllmfront.errors import RequestRejected
+from vllmfront.models import GenerationDefaults
+from vllmfront.text._check import parse_token_id
+from vllmfront.text._constraints import resolve_constraints
+from vllmfront.text._debug import display_f32
+from vllmfront.text._json import f32
+from vllmfront.text._prompt import check_ids
+from vllmfront.text._request import SamplingLimits, SamplingRequest, Surface
+from vllmfront.text._tokenizer import Tokenizer
+
+_COMPLETION_MAX_TOKENS = 16
+_MAX_LOGPROB_IDS = 128
+_MAX_BIAS = 100.0
+_GREEDY_BELOW = 1e-5
+
+
+def lower_sampling(
+    request: SamplingRequest,
+    *,
+    defaults: GenerationDefaults,
+    tokenizer: Tokenizer,
+    vocab_size: int,
+    max_model_len: int,
+    prompt_length: int,
+    limits: SamplingLimits,
+) -> SamplingParams:
+    """Resolve a request that ``check_request`` has passed, for a prompt that fits.
+
+    Args:
+        request: What the client asks for.
+        defaults: The model's; ``defaults.neutral()`` where the operator wants none.
+        tokenizer: Knows the EOS id, and turns bad words into ids.
+        vocab_size: The model's.
+        max_model_len: The smallest context length of the engines.
+        prompt_length: In ids; less than *max_model_len*.
+        limits: What the operator allows.
+
+    Raises:
+        RequestRejected: A value is out of range, or two contradict each other.
+    """
+    logprobs, prompt_logprobs = _logprob_counts(request, vocab_size, limits)
+    max_tokens = _max_tokens(request, defaults, max_model_len - prompt_length)
+    min_tokens = request.min_tokens or 0
+    if min_tokens > max_tokens:
+        raise RequestRejected(
+            "`min_tokens` must be less than or equal to `max_tokens`,"
+            f" got min_tokens={min_tokens}, max_tokens={max_tokens}"
+        )
+    repetition = _repetition_detection(request.repetition_detection)
+    budget = _thinking_budget(request.thinking_token_budget)
+    floats = _floats(request, defaults)
+    n = request.n or 1
+    if n > 1 and floats["temperature"] < _GREEDY_BELOW:
+        raise RequestRejected(f"n must be 1 when using greedy sampling, got {n}.", param="n")
+    stop_ids = request.stop_token_ids or ()
+    check_ids("stop_token_ids", stop_ids, vocab_size)
+    bias = _logit_bias(request.logit_bias, vocab_size)
+    logprob_ids = request.logprob_token_ids or None
+    check_ids("logprob_token_ids", logprob_ids or (), vocab_size)
+    allowed = request.allowed_token_ids
+    if allowed is not None:
+        if not allowed:
+            raise RequestRejected("allowed_token_ids should not be empty")
+        check_ids("allowed_token_ids", allowed, vocab_size)
+    stops, eos, all_stops = _stop_ids(stop_ids, bool(request.ignore_eos), defaults, tokenizer)
+    return SamplingParams(
+        n=n,
+        temperature=floats["temperature"],
+        top_p=floats["top_p"],
+        min_p=floats["min_p"],
+        frequency_penalty=floats["frequency_penalty"],
+        presence_penalty=floats["presence_penalty"],
+        repetition_penalty=floats["repetition_penalty"],
+        top_k=_top_k(request, defaults),
+        seed=request.seed,
+        max_tokens=max_tokens,
+        min_tokens=min_tokens,
+        stop_token_ids=stops,
+        eos_token_id=eos,
+        all_stop_token_ids=all_stops,
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+        logprob_token_ids=logprob_ids,
+        logit_bias=bias,
+        allowed_token_ids=allowed,
+        bad_words_token_ids=_bad_words(request, tokenizer, vocab_size, limits),
+        structured_outputs=resolve_constraints(request, limits),
+        thinking_token_budget=budget,
+        repetition_detection=repetition,
+        watermarking=request.watermarking is not False,
+        stream_interval=request.stream_interval,
+        extra_args=_extra_args(request),
+    )
+
+
+def _logprob_counts(
+    request: SamplingRequest, vocab_size: int, limits: SamplingLimits
+) -> tuple[int | None, int | None]:
+    """Return how many logprobs the engine is to give for answer and prompt."""
+    count: int | None
+    if request.surface is Surface.CHAT:
+        count = (request.top_logprobs or 0) if request.logprobs else None
+    else:
+        count = None if request.logprobs is None else int(request.logprobs)
+    prompt_count = request.prompt_logprobs
+    if prompt_count is None and request.echo and not request.stream:
+        # An echoed prompt shows its logprobs; chat fills ``prompt_logprobs`` in any case.
+        prompt_count = (count or 0) if request.surface is Surface.CHAT else count
+    ids = request.logprob_token_ids or ()
+    if len(ids) > _MAX_LOGPROB_IDS:
+        raise RequestRejected(
+            f"requested logprob_token_ids of length {len(ids)}, which is greater than max allowed:"
+            f" {_MAX_LOGPROB_IDS}"
+        )
+    allowed = vocab_size if limits.max_logprobs == -1 else limits.max_logprobs
+    for name, value in (("logprobs", None if ids else count), ("prompt_logprobs", prompt_count)):
+        resolved = vocab_size if value == -1 else value or 0
+        if resolved > allowed:
+            raise RequestRejected(
+                f"requested {name} of {resolved}, which is greater than max allowed: {allowed}"
+            )
+        if resolved > vocab_size:
+            raise RequestRejected(
+                f"requested {name} of {resolved}, which is greater than the vocabulary:"
+                f" {vocab_size}"
+            )
+    return None if ids else count, prompt_count
+
+
+def _max_tokens(request: SamplingRequest, defaults: GenerationDefaults, room: int) -> int:
+    wanted = request.max_completion_tokens
+    if wanted is None:
+        wanted = request.max_tokens
+    if wanted is None and request.surface is Surface.COMPLETION:
+        wanted = _COMPLETION_MAX_TOKENS
+    if wanted is None:
+        wanted = defaults.max_new_tokens
+    # An echo of the prompt alone still needs the engine to be asked for one token.
+    return room if wanted is None else min(max(wanted, 1), room)
+
+
+def _repetition_detection(wanted: RepetitionDetection | None) -> RepetitionDetection | None:
+    if wanted is None:
+        return None
+    if wanted.min_count < 2:  # noqa: PLR2004  # what occurs once is no repetition
+        raise RequestRejected(
+            "invalid repetition detection params: `min_count` must be at least 2,"
+            f" got min_count={wanted.min_count}"
+        )
+    if wanted.max_pattern_size == 0 and wanted.min_pattern_size == 0:
+        return None
+    if wanted.min_pattern_size > wanted.max_pattern_size:
+        raise RequestRejected(
+            "invalid repetition detection params: `min_pattern_size` must be less than or equal to"
+            f" `max_pattern_size`, got min_pattern_size={wanted.min_pattern_size},"
+            f" max_pattern_size={wanted.max_pattern_size}"
+        )
+    return wanted
+
+
+def _thinking_budget(budget: int | None) -> int | None:
+    if budget is not None and budget < -1:
+        raise RequestRejected(
+            "`thinking_token_budget` must be a non-negative integer or -1 for unlimited."
+        )
+    return None if budget == -1 else budget
+
+
+def _floats(request: SamplingRequest, defaults: GenerationDefaults) -> dict[str, float]:
+    """Resolve and check the real numbers, rounded to 32 bits as the peer has them."""
+    values: dict[str, float] = {}
+    for name, neutral in _NEUTRAL.items():
+        value = getattr(request, name)
+        if value is None:
+            value = getattr(defaults, name)
+        values[name] = neutral if value is None else _checked(name, f32(value))
+    return values
+
+
+_NEUTRAL = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "frequency_penalty": 0.0,
+    "presence_penalty": 0.0,
+    "repetition_penalty": 1.0,
+}
+_RANGES = {
+    "temperature": (0.0, 2.0, "[0, 2]"),
+    "top_p": (0.0, 1.0, "(0, 1]"),
+    "min_p": (0.0, 1.0, "[0, 1]"),
+    "frequency_penalty": (-2.0, 2.0, "[-2, 2]"),
+    "presence_penalty": (-2.0, 2.0, "[-2, 2]"),
+    "repetition_penalty": (0.0, float("inf"), "(0, inf)"),
+}
+
+
+def _checked(name: str, value: float) -> float:
+    low, high, shown = _RANGES[name]
+    if value - value != 0.0:  # an infinity or NaN
+        raise RequestRejected(f"{name} must be a finite number, got {display_f32(value)}")
+    if not low <= value <= high or (value == low and shown[0] == "("):
+        raise RequestRejected(f"{name} must be in {shown}, got {display_f32(value)}")
+    return value
+
+
+def _top_k(request: SamplingRequest, defaults: GenerationDefaults) -> int:
+    """Return the number of candidates; 0 is all of them."""
+    value = request.top_k
+    if value is None:
+        value = defaults.top_k or 0
+    if value < -1:
+        raise RequestRejected(f"top_k: top_k must be -1, 0, or a positive integer, got {value}")
+    return max(value, 0)
+
+
+def _logit_bias(bias: Mapping[str, float] | None, vocab_size: int) -> dict[int, float] | None:
+    if bias is None:
+        return None
+    lowered: dict[int, float] = {}
+    for key, value in bias.items():
+        token_id = parse_token_id(key)
+        assert token_id is not None, "check_request refuses other keys"
+        number = f32(value)
+        if number != number:  # noqa: PLR0124  # NaN
+            raise RequestRejected("logit_bias must hold finite numbers.", param="logit_bias")
+        lowered[token_id] = min(max(number, -_MAX_BIAS), _MAX_BIAS)
+    check_ids("logit_bias", list(lowered), vocab_size)
+    return lowered
+
+
+def _stop_ids(
+    wanted: Sequence[int], ignore_eos: bool, defaults: GenerationDefaults, tokenizer: Tokenizer
+) -> tuple[list[int], int | None, list[int]]:
+    """Return the ids that stop, the EOS id that stops, and the sorted union of all.
+
+    The generation config's further EOS ids stop as if the client had asked for them. With
+    *ignore_eos* none of them stops, but all are still masked until ``min_tokens``.
+    """
+    primary = tokenizer.eos_token_id
+    further = [i for i in defaults.eos_token_ids if i != primary]
+    everything = {*wanted, *defaults.eos_token_ids}
+    if primary is not None:
+        everything.add(primary)
+    stops = list(wanted)
+    if not ignore_eos:
+        stops += [i for i in further if i not in stops]
+    return stops, None if ignore_eos else primary, sorted(everything)
+
+
+def _bad_words(
+    request: SamplingRequest, tokenizer: Tokenizer, vocab_size: int, limits: SamplingLimits
+) -> list[list[int]] | None:
+    """Tokenize bad words as they appear at the start of a text and within it."""
+    words = request.bad_words
+    if not words or request.surface is Surface.COMPLETION:
+        return None
+    sequences: list[list[int]] = []
+    total = 0
+    for word in dict.fromkeys(words):
+        for sequence in _bad_word(word, tokenizer):
+            sequences.append(sequence)
+            total += len(sequence)
+            check_ids("bad_words", sequence, vocab_size)
+        if len(sequences) > limits.max_bad_words:
+            raise RequestRejected(
+                f"Too many bad words after tokenization: {limits.max_bad_words + 1}."
+                f" The max number is {limits.max_bad_words}."
+            )
+        if total > limits.max_bad_word_tokens:
+            raise RequestRejected(
+                f"Too many total bad word tokens: {total}. The max is {limits.max_bad_word_tokens}."
+            )
+    return sequences
+
+
+def _bad_word(word: str, tokenizer: Tokenizer) -> Iterator[list[int]]:
+    if not word:
+        raise RequestRejected("bad_words cannot contain an empty string.")
+    bare = word.lstrip()
+    plain = tokenizer.encode(bare, add_special_tokens=False)
+    if not plain:
+        raise RequestRejected("bad_words entries must tokenize to at least one token.")
+    yield plain
+    spaced = tokenizer.encode(" " + bare, add_special_tokens=False)
+    # The second form says something new only if the space has become part of a word.
+    if len(spaced) == len(plain) and spaced[0] != plain[0]:
+        yield spaced
+
+
+def _extra_args(request: SamplingRequest) -> dict[str, Any] | None:
+    """Merge what goes to the engine unread; the transfer parameters win."""
+    if (
+        request.vllm_xargs is None
+        and request.kv_transfer_params is None
+        and request.ec_transfer_params is None
+    ):
+        return None
+    merged: dict[str, Any] = dict(request.vllm_xargs or {})
+    if request.kv_transfer_params is not None:
+        merged["kv_transfer_params"] = request.kv_transfer_params
+    if request.ec_transfer_params is not None:
+        merged["ec_transfer_params"] = request.ec_transfer_params
+    return merged
