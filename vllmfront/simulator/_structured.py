@@ -5,8 +5,6 @@ import re
 
 from vllmfront.engine._request import StructuredOutputs
 
-KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
-
 
 def constraint_fault(constraint: StructuredOutputs) -> str | None:
     """Return why an engine refuses *constraint*, as its ``validation_error`` says it, or None."""
@@ -21,6 +19,9 @@ def constraint_fault(constraint: StructuredOutputs) -> str | None:
             re.compile(constraint.regex)
     except (ValueError, re.error) as error:
         return f"Invalid structured outputs: {error}"
-    if constraint.grammar is not None and "::=" not in constraint.grammar:
-        return "Invalid structured outputs: EBNF parser error: no rule"
+    grammar = constraint.grammar
+    if grammar is not None and (
+        "::=" not in grammar or any(not body.strip() for body in grammar.split("::=")[1:])
+    ):
+        return "Invalid structured outputs: EBNF parser error: a rule without a body"
     return None

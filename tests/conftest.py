@@ -1,0 +1,63 @@
+"""Fixtures for all tests: real engines, shared by the whole session."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.real_engine._process import TINY_CHAT, EnginePool, RealEngine, engine_python
+
+VERSIONS = ("0.32.0", "0.33.0")
+POOL = pytest.StashKey[EnginePool]()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run tests with real engines last: by then these have loaded."""
+    items.sort(key=lambda item: item.get_closest_marker("engine") is not None)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Start the engines that some test will ask for."""
+    pool = session.config.stash.setdefault(POOL, EnginePool())
+    if session.config.option.collectonly:
+        return
+    for version in VERSIONS:
+        if any(_shares_engine(item) and version in item.nodeid for item in session.items):
+            try:
+                pool.start(version)
+            except (pytest.skip.Exception, pytest.fail.Exception):
+                return  # told again to each test that needs it
+
+
+def _shares_engine(item: pytest.Item) -> bool:
+    return "engine_pool" in getattr(item, "fixturenames", ()) or "real-" in item.nodeid
+
+
+@pytest.fixture(scope="session")
+def engine_pool(request: pytest.FixtureRequest) -> Iterator[EnginePool]:
+    """The real engines, by version."""
+    pool = request.config.stash[POOL]
+    yield pool
+    pool.stop()
+
+
+@pytest.fixture(params=VERSIONS)
+def real_engine(request: pytest.FixtureRequest, engine_pool: EnginePool) -> RealEngine:
+    """A real engine of each version in turn, with the model ``tiny_chat``; shared by all tests.
+
+    Leave it as it was: unpaused, awake, and alive.
+    """
+    engine: RealEngine = engine_pool.get(request.param)
+    return engine
+
+
+@pytest.fixture
+def tiny_chat() -> Path:
+    """The folder of a tiny chat model that knows a few conversations by heart."""
+    return TINY_CHAT
+
+
+@pytest.fixture
+def real_engine_python() -> Path:
+    """The Python to start an engine of one's own with; skips where there is none."""
+    return engine_python()

@@ -1,0 +1,18 @@
+"""Engines under test."""
+
+import pytest
+
+from tests.real_engine._subject import Subject
+
+SIMULATORS = ("simulator-0.32.0", "simulator-0.33.0")
+ENGINES = ("real-0.32.0", "real-0.33.0")
+
+
+@pytest.fixture(
+    params=[*SIMULATORS, *(pytest.param(name, marks=pytest.mark.engine) for name in ENGINES)]
+)
+def subject(request: pytest.FixtureRequest) -> Subject:
+    """Every engine that has to behave alike."""
+    if request.param in SIMULATORS:
+        return Subject(request.param)
+    return Subject(request.param, request.getfixturevalue("engine_pool"))
