@@ -48,6 +48,14 @@ def text_map(value: object, name: str) -> dict[str, Any]:
     return value
 
 
+def text_pairs(value: object, name: str) -> dict[str, str]:
+    """Check for a map from text to text."""
+    pairs = text_map(value, name)
+    if not set(map(type, pairs.values())) <= {str}:
+        raise ProtocolError(f"{name} must have text values only")
+    return pairs
+
+
 def integers(value: object, name: str) -> list[int]:
     if type(value) is not list or not set(map(type, value)) <= {int}:
         raise wrong(name, "an array of integers", value)

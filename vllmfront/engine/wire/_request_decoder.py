@@ -77,12 +77,6 @@ def _optional(decode: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
     return lambda value, name: None if value is None else decode(value, name)
 
 
-def _text_pairs(value: object, name: str) -> dict[str, str]:
-    fields = check.text_map(value, name)
-    check.texts(list(fields.values()), name)
-    return fields
-
-
 def _booleans(value: object, name: str) -> list[bool]:
     return [check.boolean(item, name) for item in check.array(value, name)]
 
@@ -94,7 +88,7 @@ _ADD_FIELDS: Mapping[int, tuple[str, Callable[[Any, str], Any]]] = {
     8: ("data_parallel_rank", _optional(check.integer)),
     10: ("prompt_is_token_ids", _optional(_booleans)),
     13: ("priority", check.integer),
-    14: ("trace_headers", _optional(_text_pairs)),
+    14: ("trace_headers", _optional(check.text_pairs)),
     15: ("resumable", check.boolean),
     17: ("reasoning_ended", _optional(check.boolean)),
     18: ("reasoning_parser_kwargs", _optional(check.text_map)),

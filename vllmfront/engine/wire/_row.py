@@ -101,9 +101,7 @@ def _text_map(value: object, _frames: Frames) -> dict[str, Any]:
 
 
 def _text_pairs(value: object, _frames: Frames) -> dict[str, str]:
-    pairs = check.text_map(value, "it")
-    check.texts(list(pairs.values()), "its values")
-    return pairs
+    return check.text_pairs(value, "it")
 
 
 _PREFILL_FIELDS = (
