@@ -1,5 +1,33 @@
 """Child specs, restart policy, processes and signals; knows neither engines nor HTTP."""
 
 from vllmfront.supervisor._process import ManagedProcess, ProcessExit, ProcessSpec, open_process
+from vllmfront.supervisor._shutdown import Shutdown, serve_signals
+from vllmfront.supervisor._spec import (
+    ChildSnapshot,
+    ChildSpec,
+    ChildState,
+    Restart,
+    Run,
+    SupervisorSnapshot,
+)
+from vllmfront.supervisor._supervisor import ChildNotReady, ChildReturned, Supervisor
+from vllmfront.supervisor._window import RestartWindow
 
-__all__ = ["ManagedProcess", "ProcessExit", "ProcessSpec", "open_process"]
+__all__ = [
+    "ChildNotReady",
+    "ChildReturned",
+    "ChildSnapshot",
+    "ChildSpec",
+    "ChildState",
+    "ManagedProcess",
+    "ProcessExit",
+    "ProcessSpec",
+    "Restart",
+    "RestartWindow",
+    "Run",
+    "Shutdown",
+    "Supervisor",
+    "SupervisorSnapshot",
+    "open_process",
+    "serve_signals",
+]

@@ -1,0 +1,82 @@
+"""The command: picks a subcommand, and turns what went wrong into an exit status."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from vllmfront import __version__
+from vllmfront.cli._errors import UsageError
+from vllmfront.errors import VllmFrontError
+
+_COMMANDS = {
+    "serve": "Serve a model: start a vLLM engine, or wait for one, and answer for it",
+    "simulate": "Stand in for an engine, without a model",
+}
+"""Subcommands; each has a module ``_NAME`` here with ``run(words) -> int``."""
+
+_HELP = "For more information, try '--help'."
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(words: Sequence[str]) -> int:
+    """Run one command line; return its exit status: 0 well, 1 failed, 2 not understood."""
+    try:
+        return _dispatch(words)
+    except UsageError as exc:
+        usage = f"\n\nUsage: {exc.usage}" if exc.usage else ""
+        print(f"error: {exc}{usage}\n\n{_HELP}", file=sys.stderr)
+        return 2
+    except VllmFrontError as exc:
+        print(f"error: {failure_text(exc)}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        # Before the lifecycle reads signals there is nothing to stop.
+        return 130
+
+
+def _dispatch(words: Sequence[str]) -> int:
+    if not words:
+        print(_overview(), file=sys.stderr)
+        return 2
+    match words[0]:
+        case "-h" | "--help" | "help":
+            print(_overview())
+        case "-V" | "--version":
+            print(f"vllmfront {__version__}")
+        case name if name in _COMMANDS:
+            status: int = importlib.import_module(f"vllmfront.cli._{name}").run(words[1:])
+            return status
+        case name:
+            raise UsageError(f"unrecognized subcommand '{name}'", "vllmfront COMMAND [options]")
+    return 0
+
+
+def failure_text(error: BaseException) -> str:
+    """Write an error with what caused it, the nearest cause first."""
+    causes: list[str] = []
+    cause = error.__cause__
+    while cause is not None:
+        causes.append(str(cause) or type(cause).__name__)
+        cause = cause.__cause__
+    text = str(error) or type(error).__name__
+    if len(causes) == 1:
+        return f"{text}\n\nCaused by:\n  {causes[0]}"
+    if causes:
+        lines = "\n".join(f"  {number}: {line}" for number, line in enumerate(causes, 1))
+        return f"{text}\n\nCaused by these errors (recent errors listed first):\n{lines}"
+    return text
+
+
+def _overview() -> str:
+    commands = "\n".join(f"  {name:<10}{summary}" for name, summary in _COMMANDS.items())
+    return (
+        "A serving frontend for vLLM engines.\n\n"
+        "Usage: vllmfront COMMAND [options]\n\n"
+        f"Commands:\n{commands}\n\n"
+        "Options:\n  -h, --help     Print help; COMMAND --help for one command\n"
+        "  -V, --version  Print the version"
+    )

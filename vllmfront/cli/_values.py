@@ -1,0 +1,146 @@
+"""Readers of single option values: text in, value out, ``ValueError`` with a reason for people."""
+
+import itertools
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+HISTOGRAM_FAMILIES = (
+    "request_latency",
+    "time_to_first_token",
+    "inter_token_latency",
+    "iteration_tokens",
+    "request_params_n",
+    "request_num_preemptions",
+    "request_tokens",
+    "kv_cache_residency",
+)
+
+STRUCTURED_OUTPUTS_BACKENDS = ("auto", "xgrammar", "guidance", "outlines", "lm-format-enforcer")
+
+
+def integer(low: int, high: int) -> Callable[[str], int]:
+    """Read a whole number from *low* to *high*."""
+
+    def parse(text: str) -> int:
+        # int() alone takes blanks, underscores and digits of other scripts, too.
+        if not re.fullmatch(r"[+-]?[0-9]{1,20}", text):
+            raise ValueError("not a whole number")
+        value = int(text)
+        if not low <= value <= high:
+            raise ValueError(f"{value} is not in {low}..={high}")
+        return value
+
+    return parse
+
+
+def seconds(text: str) -> float:
+    """Read a span of time, zero included."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError("not a number of seconds") from None
+    if not math.isfinite(value) or value < 0:
+        raise ValueError("must be zero or a positive number of seconds")
+    return value
+
+
+def non_empty(text: str) -> str:
+    """Read any text but none."""
+    if not text:
+        raise ValueError("must not be empty")
+    return text
+
+
+def one_of(*choices: str) -> Callable[[str], str]:
+    """Read one of a few words."""
+
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise ValueError(f"expected one of: {', '.join(choices)}")
+        return text
+
+    return parse
+
+
+def json_object(text: str) -> Mapping[str, Any]:
+    """Read a JSON object."""
+    value = _json(text)
+    if not isinstance(value, dict):
+        raise ValueError("expected a JSON object")  # noqa: TRY004 - a bad value, not a bug
+    return value
+
+
+def string_list(text: str) -> Sequence[str]:
+    """Read a JSON list of strings."""
+    value = _json(text)
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise ValueError("expected a JSON list of strings")
+    return tuple(value)
+
+
+def histogram_buckets(text: str) -> Mapping[str, Sequence[float]]:
+    """Read upper bounds by family: strictly increasing, positive and finite."""
+    families = json_object(text)
+    for family, bounds in families.items():
+        if family not in HISTOGRAM_FAMILIES:
+            raise ValueError(
+                f"unknown family `{family}`, expected one of: {', '.join(HISTOGRAM_FAMILIES)}"
+            )
+        if not isinstance(bounds, list) or not all(map(_is_bound, bounds)) or not bounds:
+            raise ValueError(f"{family}: expected a list of positive, finite numbers")
+        if any(low >= high for low, high in itertools.pairwise(bounds)):
+            raise ValueError(f"{family}: bounds {bounds} must be strictly increasing")
+    return {family: tuple(map(float, bounds)) for family, bounds in families.items()}
+
+
+def item_limits(text: str) -> Mapping[str, Any]:
+    """Read items allowed per modality: a count, or an object with an optional ``count``."""
+    limits = json_object(text)
+    for modality, limit in limits.items():
+        count = limit.get("count", 0) if isinstance(limit, dict) else limit
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise ValueError(
+                f"{modality}: expected an item count, or an object with an optional `count`"
+            )
+    return limits
+
+
+def structured_outputs(text: str) -> Mapping[str, Any]:
+    """Read the engine's structured-outputs settings, of which ``backend`` is ours as well."""
+    config = json_object(text)
+    if config.get("backend", "auto") not in STRUCTURED_OUTPUTS_BACKENDS:
+        raise ValueError(
+            f"unknown backend, expected one of: {', '.join(STRUCTURED_OUTPUTS_BACKENDS)}"
+        )
+    return config
+
+
+def generation_config(text: str) -> str:
+    """Read where default sampling values come from; paths are not served."""
+    if text not in {"auto", "vllm"}:
+        raise ValueError(
+            f"generation config source `{text}` is not implemented yet "
+            "(expected one of: auto, vllm)"
+        )
+    return text
+
+
+def _is_bound(value: object) -> bool:
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+        and value > 0
+    )
+
+
+def _json(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError as exc:
+        raise ValueError(f"invalid JSON: {exc}") from None
+    except RecursionError:
+        raise ValueError("invalid JSON: nested too deeply") from None

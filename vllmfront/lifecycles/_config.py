@@ -1,0 +1,204 @@
+"""What a person asks for on the command line, as frozen values."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from vllmfront.errors import ConfigurationError
+
+
+@attrs.frozen(kw_only=True)
+class ListenConfig:
+    """Where clients reach us."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    """0 takes any free port."""
+
+    uds: str | None = None
+    """Path of a Unix socket; host and port are then ignored."""
+
+
+@attrs.frozen(kw_only=True)
+class EngineConfig:
+    """Where engines come from, and how they find us."""
+
+    python: str = "python3"
+    """The interpreter that runs the managed engine."""
+
+    host: str = "127.0.0.1"
+    """Where the handshake socket is bound, and what engines are told to connect to."""
+
+    handshake_port: int | None = None
+    """None takes any free port, which is logged."""
+
+    data_parallel_size: int = 1
+    """Engines expected, in the whole deployment."""
+
+    data_parallel_size_local: int | None = None
+    """Engines that we start on this node: 0 none, None all."""
+
+    ready_timeout: float = 600.0
+    """Seconds for each phase of the start-up."""
+
+    arguments: Sequence[str] = ()
+    """Words that we hand to the managed engine untouched."""
+
+    shared_arguments: Sequence[str] = ()
+    """Options that both sides need, as words for the managed engine; they follow the others."""
+
+    @property
+    def managed(self) -> bool:
+        """Whether we start the engines ourselves."""
+        return self.data_parallel_size_local != 0
+
+
+@attrs.frozen(kw_only=True)
+class ModelConfig:
+    """Which model files to load, and how to read them."""
+
+    model: str
+    """Hub id or folder, as given."""
+
+    revision: str | None = None
+    tokenizer: str | None = None
+    tokenizer_revision: str | None = None
+    """None means ``revision``."""
+
+    config_path: str | None = None
+    overrides: Mapping[str, Any] = attrs.field(factory=dict)
+    """A merge patch (RFC 7396) on config.json."""
+
+    generation_config: str = "auto"
+    """``auto``: the model's sampling defaults; ``vllm``: neutral ones."""
+
+    mode: str = "auto"
+    """How chats become text: ``auto`` or ``hf``, which is the model's own template."""
+
+
+@attrs.frozen(kw_only=True)
+class ChatConfig:
+    """How messages become a prompt."""
+
+    template: str | None = None
+    """A file, or the template itself."""
+
+    content_format: str = "auto"
+    template_kwargs: Mapping[str, Any] = attrs.field(factory=dict)
+    trust_request_template: bool = False
+    exclude_tools_when_none: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class DecodingConfig:
+    """How tokens become answers."""
+
+    tool_call_parser: str = "auto"
+    reasoning_parser: str = "auto"
+    structured_outputs_backend: str = "xgrammar"
+    max_logprobs: int = 20
+    """-1: no cap."""
+
+    stream_interval: int = 1
+    return_tokens_as_token_ids: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class CorsConfig:
+    """Which web pages of other origins may call us."""
+
+    origins: Sequence[str] = ()
+    methods: Sequence[str] = ("*",)
+    headers: Sequence[str] = ("*",)
+    credentials: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class TlsConfig:
+    """Certificates; TLS is on when ``certfile`` is set."""
+
+    certfile: str | None = None
+    keyfile: str | None = None
+    """None: the key is in ``certfile``."""
+
+    ca_certs: str | None = None
+    cert_reqs: int = 0
+    """Client certificates: 0 not asked for, 1 optional, 2 required."""
+
+    ciphers: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class ServerConfig:
+    """How the HTTP server behaves."""
+
+    served_model_names: Sequence[str] = ()
+    """Empty: the model's own name."""
+
+    api_keys: Sequence[str] = attrs.field(default=(), repr=False)
+    """Secrets, hence in no repr and no log."""
+
+    shutdown_timeout: float = 0.0
+    """Seconds for running requests to finish after the first signal."""
+
+    keep_alive_timeout: float = 5.0
+    """Seconds that an idle connection is kept; 0 closes it after each response."""
+
+    send_timeout: float = 60.0
+    """Seconds without progress until a client counts as stalled."""
+
+    sse_keep_alive_interval: float = 0.0
+    """Seconds between comments on idle streams; 0: none."""
+
+    log_requests: bool = False
+    log_stats: bool = True
+    prompt_tokens_details: bool = False
+    per_request_metrics: bool = False
+    request_id_headers: bool = False
+    tokenizer_info: bool = False
+    histogram_buckets: Mapping[str, Sequence[float]] = attrs.field(factory=dict)
+    cors: CorsConfig = attrs.field(factory=CorsConfig)
+    tls: TlsConfig = attrs.field(factory=TlsConfig)
+
+
+@attrs.frozen(kw_only=True)
+class ServeConfig:
+    """Everything that ``vllmfront serve`` needs to know."""
+
+    model: ModelConfig
+    listen: ListenConfig = attrs.field(factory=ListenConfig)
+    engine: EngineConfig = attrs.field(factory=EngineConfig)
+    chat: ChatConfig = attrs.field(factory=ChatConfig)
+    decoding: DecodingConfig = attrs.field(factory=DecodingConfig)
+    server: ServerConfig = attrs.field(factory=ServerConfig)
+
+    def check(self) -> None:
+        """Look for options that do not fit together.
+
+        Raises:
+            ConfigurationError: Names the options.
+        """
+        engine, tls = self.engine, self.server.tls
+        if engine.data_parallel_size < 1:
+            raise ConfigurationError("--data-parallel-size must be at least 1")
+        local = engine.data_parallel_size_local
+        if local is not None and local > engine.data_parallel_size:
+            raise ConfigurationError(
+                f"--data-parallel-size-local {local} exceeds "
+                f"--data-parallel-size {engine.data_parallel_size}"
+            )
+        if tls.certfile is None and (tls.keyfile or tls.ca_certs or tls.cert_reqs or tls.ciphers):
+            raise ConfigurationError(
+                "--ssl-certfile is required to enable TLS; --ssl-keyfile/--ssl-ca-certs/"
+                "--ssl-cert-reqs/--ssl-ciphers cannot be used without it"
+            )
+        for flag, parser in (
+            ("--tool-call-parser", self.decoding.tool_call_parser),
+            ("--reasoning-parser", self.decoding.reasoning_parser),
+        ):
+            if parser.lower() not in {"auto", "none"}:
+                raise ConfigurationError(
+                    f"{flag} {parser}: this build has no parsers yet, tool calls and reasoning "
+                    "stay plain content; use `auto` or `none`"
+                )
