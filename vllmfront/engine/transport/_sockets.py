@@ -25,8 +25,11 @@ Message = list[zmq.Frame]
 class MessageReceiver:
     """A bound socket that one task receives from; closed by leaving its ``with`` block."""
 
-    def __init__(self, socket: zmq.Socket[bytes], *, unlink: Path | None = None) -> None:
+    def __init__(
+        self, socket: zmq.Socket[bytes], *, unlink: Path | None = None, linger: int = 0
+    ) -> None:
         self._socket = socket
+        self._linger = linger
         self._fd = int(socket.getsockopt(zmq.FD))
         self._unlink = unlink
         self._waiting = False
@@ -107,7 +110,7 @@ class MessageReceiver:
         if self._socket.closed:
             return
         trio.lowlevel.notify_closing(self._fd)
-        self._socket.close(linger=0)
+        self._socket.close(linger=self._linger)
         if self._unlink is not None:
             self._unlink.unlink(missing_ok=True)
 
@@ -125,8 +128,10 @@ class MessageReceiver:
 class MessageRouter(MessageReceiver):
     """A bound ROUTER: one task receives from it, every task may send through it."""
 
-    def __init__(self, socket: zmq.Socket[bytes], *, unlink: Path | None = None) -> None:
-        super().__init__(socket, unlink=unlink)
+    def __init__(
+        self, socket: zmq.Socket[bytes], *, unlink: Path | None = None, linger: int = 0
+    ) -> None:
+        super().__init__(socket, unlink=unlink, linger=linger)
         self._sleep: trio.CancelScope | None = None
 
     def send_nowait(self, identity: bytes, frames: Sequence[bytes]) -> None:
@@ -188,7 +193,11 @@ def open_context(*, io_threads: int = 1) -> Iterator[zmq.Context[zmq.Socket[byte
 
 
 def open_router(
-    context: zmq.Context[zmq.Socket[bytes]], address: str, *, adopt_fd: int | None = None
+    context: zmq.Context[zmq.Socket[bytes]],
+    address: str,
+    *,
+    adopt_fd: int | None = None,
+    linger: int = 0,
 ) -> MessageRouter:
     """Bind a ROUTER that says when a peer is missing and lets a peer come back as itself.
 
@@ -196,6 +205,7 @@ def open_router(
         context: Whose I/O threads serve it.
         address: Where to bind; empty together with *adopt_fd*.
         adopt_fd: A listening descriptor to serve instead; the socket owns it from now on.
+        linger: Milliseconds that unsent messages get to leave when it closes.
 
     Raises:
         OSError: The address cannot be bound.
@@ -204,7 +214,7 @@ def open_router(
     socket = context.socket(zmq.ROUTER)
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
-    return MessageRouter(socket, unlink=_bind(socket, address, adopt_fd))
+    return MessageRouter(socket, unlink=_bind(socket, address, adopt_fd), linger=linger)
 
 
 def open_receiver(

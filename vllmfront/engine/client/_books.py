@@ -1,0 +1,247 @@
+"""The books: every request that is in flight, and the only ways in and out.
+
+All of it is synchronous, so no other task ever sees half a change.
+"""
+
+import logging
+import time
+from collections.abc import Collection, Iterable
+
+from vllmfront.engine._output import EngineOutput, FinishReason
+from vllmfront.engine.client._child import Child
+from vllmfront.engine.client._ids import IdSource
+from vllmfront.engine.client._membership import Membership
+from vllmfront.engine.client._rank import EngineRank
+from vllmfront.engine.client._state import EngineState
+from vllmfront.engine.client._stream import RequestStream
+from vllmfront.engine.metrics import EngineMetrics, TerminalCause
+from vllmfront.engine.routing import choose
+from vllmfront.engine.transport import PeerGone
+from vllmfront.engine.wire import encode_abort, encode_add
+from vllmfront.errors import (
+    EngineRequestFailed,
+    EngineUnavailable,
+    RequestRejected,
+    VllmFrontError,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class Books:
+    """Requests in flight, by internal id; adds and removes them, and tells the engines."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        metrics: EngineMetrics,
+        ids: IdSource,
+    ) -> None:
+        self.children: dict[str, Child] = {}
+        """What the reader looks outputs up in."""
+
+        self.metrics = metrics
+        self._membership = membership
+        self._ids = ids
+        self._streams: set[RequestStream] = set()
+        membership.on_loss(self.fail_rank)
+
+    @property
+    def num_requests(self) -> int:
+        """Streams that have live children; a request with ``n`` choices counts once."""
+        return len(self._streams)
+
+    def begin(self, stream: RequestStream) -> None:
+        """Send all children of *stream*, or none.
+
+        Raises:
+            RequestRejected: A request pins an unknown rank, or its id is taken.
+            EngineUnavailable: Nothing was sent; engines are loading.
+            EngineDied: No engine is left to send to.
+        """
+        try:
+            self._prepare(stream)
+            for child in stream.children:
+                self._send_child(child)
+        except VllmFrontError:
+            if stream.cause is None and stream.finished:
+                self.metrics.count_cause(TerminalCause.REFUSED)
+            self.leave(stream, TerminalCause.ENGINE_DIED)
+            raise
+
+    def leave(self, stream: RequestStream, cause: TerminalCause) -> None:
+        """Abort the children of *stream* that live: one message for each engine."""
+        live = [child for child in stream.children if child.live]
+        self.abort(live)
+        for child in live:
+            self.end(child, cause)
+
+    def end(self, child: Child, cause: TerminalCause, error: VllmFrontError | None = None) -> None:
+        """Take *child* out; the only way that a child ends."""
+        rank = child.rank
+        assert child.live
+        assert rank is not None
+        child.live = False
+        child.pending = None
+        del self.children[child.internal_id]
+        rank.load.end()
+        rank.metrics.record_end(child.record, cause, time.monotonic())
+        self.metrics.count_cause(cause)
+        stream = child.stream
+        stream.child_ended(cause, error)
+        if stream.finished:
+            self._streams.discard(stream)
+            self._record_choices(stream)
+
+    def fail(self, child: Child, cause: TerminalCause, error: VllmFrontError) -> None:
+        """End *child* with *error*, which its sink is told first."""
+        self.push_pending(child)
+        if not child.live:
+            return
+        try:
+            child.sink.on_error(error)
+        except Exception:
+            logger.exception("A sink failed at the end of request %s", child.internal_id)
+            self.metrics.count_sink_failure()
+        self.end(child, cause, error)
+
+    def sink_failed(self, child: Child, problem: Exception) -> None:
+        """End *child*, whose sink raised *problem*; all others go on."""
+        logger.error(
+            "The output pipeline of request %s failed", child.internal_id, exc_info=problem
+        )
+        self.metrics.count_sink_failure()
+        child.pending = None
+        if not child.live:
+            return
+        self.abort([child])
+        error = EngineRequestFailed("Processing the output of this request failed")
+        self.fail(child, TerminalCause.INTERNAL_ERROR, error)
+
+    def push_pending(self, child: Child) -> bool:
+        """Push tokens that were kept back for merging.
+
+        Returns:
+            True when they completed the request, which is still live then.
+        """
+        tokens, child.pending = child.pending, None
+        if not tokens:
+            return False
+        try:
+            return child.on_tokens(tokens)
+        except Exception as problem:  # noqa: BLE001 (request edge; it is logged)
+            self.sink_failed(child, problem)
+            return False
+
+    def abort(self, children: Iterable[Child]) -> None:
+        """Tell the engines to drop *children*: one message each, and no harm if one has gone."""
+        by_rank: dict[EngineRank, list[str]] = {}
+        for child in children:
+            assert child.rank is not None
+            by_rank.setdefault(child.rank, []).append(child.internal_id)
+        for rank, ids in by_rank.items():
+            if rank.state is not EngineState.READY:
+                continue
+            try:
+                self._membership.send(rank, encode_abort(ids))
+            except PeerGone:
+                logger.info("Engine %d left before it could be told of an abort", rank.rank)
+
+    def abort_requests(self, public_ids: Collection[str] | None, cause: TerminalCause) -> int:
+        """End requests as aborted, with what they have so far; None means all.
+
+        Returns:
+            How many requests that were; one with ``n`` choices counts once.
+        """
+        children = [
+            child
+            for child in self.children.values()
+            if public_ids is None or child.public_id in public_ids
+        ]
+        self.abort(children)
+        for child in children:
+            self.push_pending(child)
+            if not child.live:
+                continue
+            try:
+                child.on_output(EngineOutput(new_token_ids=[], finish_reason=FinishReason.ABORT))
+            except Exception:
+                logger.exception("A sink failed at the abort of request %s", child.internal_id)
+                self.metrics.count_sink_failure()
+            if child.live:
+                self.end(child, cause)
+        return len({child.public_id for child in children})
+
+    def fail_all(self, error: VllmFrontError, cause: TerminalCause) -> None:
+        """Abort everything, and end it with *error*."""
+        children = list(self.children.values())
+        self.abort(children)
+        for child in children:
+            if child.live:
+                self.fail(child, cause, type(error)(str(error)))
+
+    def fail_rank(self, rank: EngineRank) -> None:
+        """End everything that runs on *rank*, which is lost."""
+        for child in [child for child in self.children.values() if child.rank is rank]:
+            if child.live:
+                self.fail(child, TerminalCause.ENGINE_DIED, rank.death())
+
+    def _record_choices(self, stream: RequestStream) -> None:
+        by_request: dict[str, list[Child]] = {}
+        for child in stream.children:
+            by_request.setdefault(child.public_id, []).append(child)
+        for children in by_request.values():
+            rank = children[0].rank
+            if rank is not None:
+                longest = max(child.record.num_tokens for child in children)
+                rank.metrics.record_choices(len(children), longest)
+
+    def _prepare(self, stream: RequestStream) -> None:
+        taken = set[str]()
+        for child in stream.children:
+            internal_id = self._ids.internal(child.request.request_id)
+            if internal_id in self.children or internal_id in taken:
+                raise RequestRejected(
+                    f"Request id {child.request.request_id} is already in use",
+                    param="request_id",
+                )
+            taken.add(internal_id)
+            child.internal_id = internal_id
+            child.frames = encode_add(child.request, internal_id=internal_id)
+
+    def _send_child(self, child: Child) -> None:
+        while True:
+            rank = self._choose(child)
+            try:
+                self._membership.send(rank, child.frames)
+            except PeerGone:
+                # The loss was noted, so the next choice is another rank, or none.
+                continue
+            child.frames = []
+            child.rank = rank
+            child.live = True
+            self.children[child.internal_id] = child
+            self._streams.add(child.stream)
+            child.stream.child_began()
+            rank.load.send()
+            return
+
+    def _choose(self, child: Child) -> EngineRank:
+        if self._membership.state.value is not EngineState.READY:
+            raise self._membership.unavailable()
+        ranks = self._membership.ranks
+        pinned = child.request.data_parallel_rank
+        if pinned is not None:
+            rank = ranks.get(pinned)
+            if rank is None:
+                raise RequestRejected(
+                    f"data_parallel_rank {pinned} is out of range [{min(ranks)}, {max(ranks) + 1})",
+                    param="data_parallel_rank",
+                )
+            if rank.state is not EngineState.READY:
+                raise EngineUnavailable(f"engine {pinned} is {rank.state.value}")
+            return rank
+        ready = self._membership.ready()
+        if len(ready) == 1:
+            return ready[0]
+        return ranks[choose({rank.rank: rank.load for rank in ready})]

@@ -1,0 +1,61 @@
+"""How a client finds its engines."""
+
+from collections.abc import Mapping
+
+import attrs
+from attrs import validators
+
+from vllmfront.engine.guard import GuardLimits
+
+
+@attrs.frozen(kw_only=True)
+class EngineClientConfig:
+    """Who the engines are, where they find us, and what they can bear."""
+
+    engine_count: int = attrs.field(default=1, validator=[validators.ge(1), validators.le(65536)])
+    start_rank: int = attrs.field(default=0, validator=validators.ge(0))
+    """The lowest of the expected ranks; the others follow it."""
+
+    handshake_host: str = "127.0.0.1"
+    """Where the handshake socket is bound, and with it the data sockets where they use TCP."""
+
+    handshake_port: int = 0
+    """0 takes any free port; see ``EngineClient.handshake_address``."""
+
+    advertised_host: str | None = None
+    """What engines connect to, where that is not the host that we bind to."""
+
+    all_local: bool = False
+    """Every engine runs on this host and is ours: data travels over Unix sockets."""
+
+    ready_timeout: float = attrs.field(default=600.0, validator=validators.gt(0))
+    """Seconds for each step of start-up: all HELLOs, all READYs, all registrations."""
+
+    input_fd: int | None = None
+    """With ``output_fd``: listening descriptors to take over. Somebody else does the handshake
+    then, and only registrations are awaited."""
+
+    output_fd: int | None = None
+    limits: GuardLimits = attrs.field(
+        factory=lambda: GuardLimits(vocab_size=None, max_model_len=None)
+    )
+    """What is known of the engines' limits; ``EngineClient.set_limits`` tells more later, and
+    the engines themselves tell their ``max_model_len``."""
+
+    randomize_ids: bool = True
+    """Whether internal ids get a suffix. False where clients promise unique ids."""
+
+    count_metrics: bool = True
+    """False counts terminal causes and faults alone."""
+
+    histogram_bounds: Mapping[str, tuple[float, ...]] = attrs.field(factory=dict)
+    """Bucket bounds by family, where they are not the reference's."""
+
+    def __attrs_post_init__(self) -> None:
+        if (self.input_fd is None) != (self.output_fd is None):
+            raise ValueError("input_fd and output_fd go together")
+
+    @property
+    def ranks(self) -> range:
+        """The expected ranks."""
+        return range(self.start_rank, self.start_rank + self.engine_count)

@@ -1,0 +1,84 @@
+"""Who comes and goes on the input socket."""
+
+import logging
+
+import trio
+import zmq
+
+from vllmfront.engine.client._membership import Membership
+from vllmfront.engine.client._rank import EngineRank
+from vllmfront.engine.client._reader import OutputReader
+from vllmfront.engine.handshake import Roster, take_registration
+from vllmfront.engine.transport import MessageRouter, PeerChange, PeerMonitor
+from vllmfront.errors import EngineDied, ProtocolError
+
+logger = logging.getLogger(__name__)
+
+LEAVE_GRACE = 0.05
+"""Seconds between the end of an engine's connection and its loss. Its last outputs, and its own
+words about its death, travel over another connection; they get this long to be read first."""
+
+
+class EngineLink:
+    """Reads the input socket and watches its connections; the two ``serve`` tasks of it."""
+
+    def __init__(
+        self,
+        inputs: MessageRouter,
+        monitor: PeerMonitor,
+        *,
+        roster: Roster,
+        membership: Membership,
+        reader: OutputReader,
+    ) -> None:
+        self._inputs = inputs
+        self._monitor = monitor
+        self._roster = roster
+        self._membership = membership
+        self._reader = reader
+
+    async def serve_registrations(self) -> None:
+        """Take registrations until cancelled; a malformed one costs itself and a log line."""
+        while True:
+            await self._inputs.wait_message()
+            # A new connection may have the descriptor of one that ended: end the old one first.
+            self._lose(self._take_departures())
+            message = self._inputs.receive_nowait()
+            if message is None:
+                continue
+            try:
+                rank = take_registration(message, self._roster, self._membership)
+            except ProtocolError as error:
+                logger.warning("Ignored a message on the input socket: %s", error)
+                continue
+            descriptor = message[0].get(zmq.SRCFD)
+            assert isinstance(descriptor, int)
+            self._membership.ranks[rank].descriptor = descriptor
+
+    async def serve_departures(self) -> None:
+        """Note engines whose connection ended, until cancelled."""
+        while True:
+            await self._monitor.wait_event()
+            departures = self._take_departures()
+            if departures:
+                await trio.sleep(LEAVE_GRACE)
+                self._reader.read_waiting()
+                self._lose(departures)
+
+    def _take_departures(self) -> list[tuple[EngineRank, int]]:
+        """Return engines that left, and which process of theirs it was."""
+        departures = []
+        while (event := self._monitor.event_nowait()) is not None:
+            if event.change is not PeerChange.LEFT:
+                continue
+            for engine in self._membership.ranks.values():
+                if engine.descriptor == event.descriptor:
+                    engine.descriptor = None
+                    departures.append((engine, engine.incarnation))
+        return departures
+
+    def _lose(self, departures: list[tuple[EngineRank, int]]) -> None:
+        for engine, incarnation in departures:
+            if engine.incarnation == incarnation:
+                error = EngineDied(f"engine {engine.rank} closed its connection")
+                self._membership.lose(engine, error)

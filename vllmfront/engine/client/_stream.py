@@ -1,0 +1,169 @@
+"""The scope of one request, or of several that belong together."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import trio
+
+from vllmfront.engine._output import EngineOutput
+from vllmfront.engine.metrics import TerminalCause
+from vllmfront.errors import ClientStalled, EngineDied, EngineUnavailable, VllmFrontError
+
+if TYPE_CHECKING:
+    from vllmfront.engine.client._books import Books
+    from vllmfront.engine.client._buffer import OutputBuffer
+    from vllmfront.engine.client._child import Child
+
+
+class RequestStream:
+    """What ``EngineClient.submit`` returns: enter it to send, leave it to be done.
+
+    Entering checks, encodes and sends. Leaving before all children have ended aborts those that
+    live, in one message for each engine, without waiting. Outputs go to the sinks as they come;
+    without sinks they collect here, to be iterated.
+    """
+
+    def __init__(self, books: Books, children: list[Child], buffer: OutputBuffer | None) -> None:
+        self.children = children
+        self.leave_cause: TerminalCause | None = None
+        """Why the block is left early, where its owner knows better than its exception."""
+
+        self.cause: TerminalCause | None = None
+        """Why it ended; of several children, the first that did not end well, else the last."""
+
+        self._books = books
+        self._buffer = buffer
+        self._live = 0
+        self._error: VllmFrontError | None = None
+        self._waiter: trio.lowlevel.Task | None = None
+
+    def __repr__(self) -> str:
+        ids = ", ".join(child.request.request_id for child in self.children)
+        return f"<RequestStream {ids}: {self._live} live, cause {self.cause}>"
+
+    @property
+    def error(self) -> VllmFrontError | None:
+        """The first error that ended a child."""
+        return self._error
+
+    @property
+    def finished(self) -> bool:
+        """Whether no child lives any more."""
+        return self._live == 0
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Prompt tokens of all requests, each counted once for each of its choices."""
+        return sum(child.record.prompt_tokens for child in self.children)
+
+    @property
+    def num_generated_tokens(self) -> int:
+        return sum(child.record.num_tokens for child in self.children)
+
+    async def __aenter__(self) -> Self:
+        """Send it.
+
+        Raises:
+            RequestRejected: An engine could not survive it, or it names an unknown rank.
+            EngineUnavailable: The engines are loading; nothing was sent.
+            EngineDied: No engine is left.
+        """
+        self._books.begin(self)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._live:
+            self._books.leave(self, self.leave_cause or _cause_of(error))
+
+    async def wait_finished(self) -> None:
+        """Sleep until every child has ended.
+
+        Raises:
+            VllmFrontError: A child ended with it; others may still live and end with the block.
+            trio.BusyResourceError: Another task is waiting already.
+        """
+        if self._live == 0 or self._error is not None:
+            await trio.lowlevel.checkpoint()
+        else:
+            if self._waiter is not None:
+                raise trio.BusyResourceError("another task is waiting for this stream")
+            self._waiter = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._forget_waiter)
+        if self._error is not None:
+            raise self._error
+
+    def __aiter__(self) -> Self:
+        """Iterate over the outputs of all children as they come; for streams without sinks."""
+        return self
+
+    async def __anext__(self) -> EngineOutput:
+        item = await self.next_output()
+        if item is None:
+            raise StopAsyncIteration
+        return item[1]
+
+    async def next_output(self) -> tuple[int, EngineOutput] | None:
+        """Return the next output and the index of its child; None after the last.
+
+        For streams without sinks. Cancelled, it loses none.
+
+        Raises:
+            VllmFrontError: A child ended with it.
+        """
+        buffer = self._buffer
+        if buffer is None:
+            raise TypeError("this stream pushes into sinks; only one without can be iterated")
+        await trio.lowlevel.checkpoint_if_cancelled()
+        while True:
+            item = buffer.get_nowait()
+            if item is not None:
+                return item
+            if self._error is not None:
+                raise self._error
+            if self._live == 0:
+                return None
+            await buffer.wait()
+
+    def child_began(self) -> None:
+        """Count a child that was sent; for the books alone."""
+        self._live += 1
+
+    def child_ended(self, cause: TerminalCause, error: VllmFrontError | None) -> None:
+        """Count a child that ended, and wake whoever waits when it matters; for the books alone."""
+        self._live -= 1
+        if self.cause is None or self.cause.ended_well:
+            self.cause = cause
+        if error is not None and self._error is None:
+            self._error = error
+        if self._live == 0 or error is not None:
+            if self._waiter is not None:
+                waiter, self._waiter = self._waiter, None
+                trio.lowlevel.reschedule(waiter)
+            if self._buffer is not None:
+                self._buffer.wake()
+
+    def _forget_waiter(self, _raise_cancel: Any) -> trio.lowlevel.Abort:
+        self._waiter = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+
+def _cause_of(error: BaseException | None) -> TerminalCause:
+    """Return why a block ends with *error* although its request has not ended."""
+    if isinstance(error, ClientStalled):
+        return TerminalCause.CLIENT_STALLED
+    if isinstance(error, EngineDied):
+        return TerminalCause.ENGINE_DIED
+    if isinstance(error, EngineUnavailable):
+        return TerminalCause.SHUTDOWN
+    if isinstance(error, VllmFrontError):
+        return TerminalCause.ENGINE_ERROR
+    if isinstance(error, Exception):
+        return TerminalCause.INTERNAL_ERROR
+    return TerminalCause.CLIENT_GONE

@@ -1,0 +1,195 @@
+"""What is counted about one engine rank."""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping
+
+from vllmfront.engine._output import EngineOutput
+from vllmfront.engine.metrics import _buckets as buckets
+from vllmfront.engine.metrics._causes import TerminalCause
+from vllmfront.engine.metrics._histogram import Histogram
+from vllmfront.engine.metrics._record import RequestRecord
+from vllmfront.engine.metrics._scheduler import SchedulerMetrics
+
+QUEUED, SCHEDULED, PREEMPTED = 1, 2, 3
+"""Types of an engine's events about a request."""
+
+
+class RankMetrics:
+    """Counters and histograms of one rank, fed by the reader and by requests that end.
+
+    Between ``begin_batch`` and ``end_batch``, ``record_tokens`` and ``record_output`` take the
+    outputs of one engine message.
+    """
+
+    def __init__(
+        self, *, max_model_len: int, bounds: Mapping[str, tuple[float, ...]] | None = None
+    ) -> None:
+        families = buckets.defaults(max_model_len) | dict(bounds or {})
+        self.prompt_tokens = 0
+        self.prompt_tokens_cached = 0
+        self.prompt_tokens_by_source = {
+            "local_compute": 0,
+            "local_cache_hit": 0,
+            "external_kv_transfer": 0,
+        }
+        self.generation_tokens = 0
+        self.num_preemptions = 0
+        self.corrupted_requests = 0
+        self.request_success: Counter[str] = Counter()
+        self.scheduler = SchedulerMetrics(families["kv_cache_residency"])
+        self.histograms = {name: Histogram(families[key]) for name, key in _HISTOGRAMS.items()}
+        self._iteration = self.histograms["iteration_tokens_total"]
+        self._first_token = self.histograms["time_to_first_token_seconds"]
+        gaps = self.histograms["inter_token_latency_seconds"]
+        self._gaps = gaps
+        self._gap_bounds, self._gap_counts = gaps.bounds, gaps.counts
+        # The message being read:
+        self._engine_time = 0.0
+        self._now = 0.0
+        self._batch_tokens = 0
+        self._batch_computed = 0
+        # Rows of one message mostly have the same gap to their last token: a run of equal gaps
+        # is counted by one addition a row.
+        self._gap = 0.0
+        self._run = 0
+
+    def begin_batch(self, engine_time: float, now: float) -> None:
+        """Start one engine message: its own timestamp, and our monotonic clock."""
+        self._engine_time = engine_time
+        self._now = now
+
+    def record_tokens(self, record: RequestRecord, count: int) -> None:
+        """Count new tokens of one request; the hot path."""
+        time = self._engine_time
+        gap = time - record.last_token_at
+        record.last_token_at = time
+        if record.num_tokens:
+            if gap == self._gap:
+                self._run += 1
+            else:
+                self._end_run()
+                self._gap = gap
+                self._run = 1
+        elif count:
+            record.first_token_at = time
+            self._first_token.observe(self._now - record.arrival)
+        record.num_tokens += count
+        self._batch_tokens += count
+
+    def record_output(self, record: RequestRecord, output: EngineOutput) -> None:
+        """Count everything that one decoded output says."""
+        for kind, time in output.events:
+            if kind == QUEUED:
+                record.queued_at = time
+            elif kind == SCHEDULED:
+                # Only the first; those after a preemption do not end the queueing.
+                record.scheduled_at = record.scheduled_at or time
+            elif kind == PREEMPTED:
+                record.preemptions += 1
+                self.num_preemptions += 1
+        prefill = output.prefill_stats
+        if prefill is not None:
+            record.cached_tokens = prefill.num_cached_tokens
+            self.prompt_tokens += prefill.num_prompt_tokens
+            self.prompt_tokens_cached += prefill.num_cached_tokens
+            sources = self.prompt_tokens_by_source
+            sources["local_compute"] += prefill.num_computed_tokens
+            sources["local_cache_hit"] += prefill.num_local_cached_tokens
+            sources["external_kv_transfer"] += prefill.num_external_cached_tokens
+            self._batch_computed += prefill.num_computed_tokens
+        if output.num_nans_in_logits:
+            record.corrupted = True
+        if output.new_token_ids:
+            self.record_tokens(record, len(output.new_token_ids))
+
+    def end_batch(self) -> None:
+        """Finish one engine message."""
+        if self._run:
+            self._end_run()
+        if self._batch_tokens or self._batch_computed:
+            self.generation_tokens += self._batch_tokens
+            self._iteration.observe(self._batch_tokens + self._batch_computed)
+            self._batch_tokens = self._batch_computed = 0
+
+    def _end_run(self) -> None:
+        run, gap = self._run, self._gap
+        self._run = 0
+        self._gap_counts[bisect_left(self._gap_bounds, gap)] += run
+        self._gaps.sum += gap * run
+
+    def record_end(self, record: RequestRecord, cause: TerminalCause, now: float) -> None:
+        """Count the end of one engine request; *now* is our monotonic clock."""
+        reason = cause.finished_reason
+        if reason is None:
+            return
+        self.request_success[reason] += 1
+        self.corrupted_requests += record.corrupted
+        decode = record.last_token_at - record.first_token_at
+        values: dict[str, float] = {
+            "e2e_request_latency_seconds": now - record.arrival,
+            "request_prompt_tokens": record.prompt_tokens,
+            "request_generation_tokens": record.num_tokens,
+            "request_prefill_kv_computed_tokens": max(
+                0, record.prompt_tokens - record.cached_tokens
+            ),
+            "request_num_preemptions": record.preemptions,
+            "request_time_per_output_token_seconds": (
+                decode / (record.num_tokens - 1) if record.num_tokens > 1 else 0.0
+            ),
+        }
+        if record.max_tokens is not None:
+            values["request_params_max_tokens"] = record.max_tokens
+        if record.num_tokens:
+            values["request_decode_time_seconds"] = decode
+        if record.scheduled_at:
+            values["request_queue_time_seconds"] = record.scheduled_at - record.queued_at
+            if record.num_tokens:
+                values["request_prefill_time_seconds"] = record.first_token_at - record.scheduled_at
+                values["request_inference_time_seconds"] = (
+                    record.last_token_at - record.scheduled_at
+                )
+        for name, value in values.items():
+            self.histograms[name].observe(value)
+
+    def record_choices(self, choices: int, max_tokens_generated: int) -> None:
+        """Count the end of one whole request: its ``n`` and the length of its longest choice."""
+        self.histograms["request_params_n"].observe(choices)
+        self.histograms["request_max_num_generation_tokens"].observe(max_tokens_generated)
+
+
+class QuietRankMetrics(RankMetrics):
+    """Keeps the records of running requests true and counts nothing else."""
+
+    def record_tokens(self, record: RequestRecord, count: int) -> None:
+        record.num_tokens += count
+
+    def record_output(self, record: RequestRecord, output: EngineOutput) -> None:
+        record.num_tokens += len(output.new_token_ids)
+
+    def record_end(self, record: RequestRecord, cause: TerminalCause, now: float) -> None:
+        """Count nothing."""
+
+    def record_choices(self, choices: int, max_tokens_generated: int) -> None:
+        """Count nothing."""
+
+
+# Name to the family of its buckets.
+_HISTOGRAMS = {
+    "iteration_tokens_total": "iteration_tokens",
+    "request_prompt_tokens": "request_tokens",
+    "request_generation_tokens": "request_tokens",
+    "request_max_num_generation_tokens": "request_tokens",
+    "request_params_max_tokens": "request_tokens",
+    "request_prefill_kv_computed_tokens": "request_tokens",
+    "request_params_n": "request_params_n",
+    "request_num_preemptions": "request_num_preemptions",
+    "time_to_first_token_seconds": "time_to_first_token",
+    "inter_token_latency_seconds": "inter_token_latency",
+    "request_time_per_output_token_seconds": "inter_token_latency",
+    "e2e_request_latency_seconds": "request_latency",
+    "request_queue_time_seconds": "request_latency",
+    "request_prefill_time_seconds": "request_latency",
+    "request_decode_time_seconds": "request_latency",
+    "request_inference_time_seconds": "request_latency",
+}

@@ -1,0 +1,70 @@
+"""Metrics as an exporter reads them."""
+
+import enum
+from collections.abc import Mapping
+
+import attrs
+
+from vllmfront.engine.metrics._histogram import HistogramValue
+
+
+class MetricKind(enum.Enum):
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@attrs.frozen
+class Sample:
+    """One series: label values, in the order of the family's names, and its value."""
+
+    labels: tuple[str, ...]
+    value: float | HistogramValue
+
+
+@attrs.frozen
+class MetricFamily:
+    """All series of one name."""
+
+    name: str
+    """Without the prefix ``vllm:`` and the suffix ``_total``."""
+
+    kind: MetricKind
+    documentation: str
+    label_names: tuple[str, ...]
+    """``engine`` first; an exporter puts ``model_name`` in front."""
+
+    samples: tuple[Sample, ...]
+
+
+@attrs.frozen
+class RankLoadSnapshot:
+    """One engine rank, summed up for the periodic line."""
+
+    running: int
+    waiting: int
+    kv_cache_usage: float
+    """0 to 1."""
+
+    prompt_tokens_computed: int
+    """Since the start; prompt tokens that came from no cache."""
+
+    generation_tokens: int
+    prefix_cache_queries: int
+    prefix_cache_hits: int
+
+
+@attrs.frozen
+class MetricsSnapshot:
+    families: tuple[MetricFamily, ...]
+    ranks: Mapping[int, RankLoadSnapshot]
+    causes: Mapping[str, int]
+    """Ended requests by terminal cause."""
+
+    malformed_messages: int = 0
+    malformed_outputs: int = 0
+    unknown_outputs: int = 0
+    """Outputs for requests that had ended: late ones of aborted requests, mostly."""
+
+    sink_failures: int = 0
+    """Requests that a fault in their output pipeline ended."""
