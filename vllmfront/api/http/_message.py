@@ -1,6 +1,6 @@
 """HTTP messages as handlers see them, independent of what carries them."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -124,4 +124,8 @@ class Handler(Protocol):
     def __call__(self, request: HttpRequest, response: ResponseWriter, /) -> Awaitable[None]: ...
 
 
-AsgiApp = Callable[[dict[str, Any], Callable[..., Any], Callable[..., Any]], Awaitable[None]]
+AsgiMessage = MutableMapping[str, Any]
+AsgiApp = Callable[
+    [AsgiMessage, Callable[[], Awaitable[AsgiMessage]], Callable[[AsgiMessage], Awaitable[None]]],
+    Awaitable[None],
+]
