@@ -2,6 +2,13 @@
 
 from vllmfront.api.routes._app import build_operator_app
 from vllmfront.api.routes._facts import ServerFacts
+from vllmfront.api.routes._mount import open_operator_router
 from vllmfront.api.routes._not_served import NotServed, not_served_routes
 
-__all__ = ["NotServed", "ServerFacts", "build_operator_app", "not_served_routes"]
+__all__ = [
+    "NotServed",
+    "ServerFacts",
+    "build_operator_app",
+    "not_served_routes",
+    "open_operator_router",
+]

@@ -23,7 +23,7 @@ def build_operator_app(
     facts: ServerFacts, http_metrics: HttpMetrics, environ: Mapping[str, str]
 ) -> QuartTrio:
     """Build the app; *environ* opens the gates of routes that are hidden by default."""
-    app = QuartTrio("vllmfront")
+    app = QuartTrio("vllmfront", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = None  # the HTTP server has limited the body already
     _add_probes(app, facts)
     _add_information(app, facts, http_metrics)
