@@ -1,11 +1,25 @@
 """Fixtures for all tests: real engines, shared by the whole session."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.real_engine._process import TINY_CHAT, EnginePool, RealEngine, engine_python
+from tests.real_engine._process import (
+    MAX_MODEL_LEN,
+    TINY_CHAT,
+    VOCAB_SIZE,
+    EnginePool,
+    RealEngine,
+    engine_python,
+)
+from tests.real_engine._relay import open_relay
+from vllmfront.engine import (
+    EngineClient,
+    EngineClientConfig,
+    GuardLimits,
+    open_engine_client,
+)
 
 VERSIONS = ("0.32.0", "0.33.0")
 POOL = pytest.StashKey[EnginePool]()
@@ -61,3 +75,14 @@ def tiny_chat() -> Path:
 def real_engine_python() -> Path:
     """The Python to start an engine of one's own with; skips where there is none."""
     return engine_python()
+
+
+@pytest.fixture
+async def real_engine_client(real_engine: RealEngine) -> AsyncGenerator[EngineClient, None]:
+    """A client of a real engine of each version in turn, ready to take requests."""
+    limits = GuardLimits(vocab_size=VOCAB_SIZE, max_model_len=MAX_MODEL_LEN)
+    async with open_engine_client(EngineClientConfig(limits=limits)) as client:
+        assert client.handshake_address is not None
+        async with open_relay(real_engine, client.handshake_address):
+            await client.wait_ready()
+            yield client

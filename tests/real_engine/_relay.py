@@ -7,6 +7,7 @@ as they are.
 
 from collections.abc import AsyncGenerator
 from contextlib import ExitStack, asynccontextmanager
+from typing import Any
 
 import attrs
 import trio
@@ -55,20 +56,25 @@ async def open_relay(engine: RealEngine, handshake: str) -> AsyncGenerator[None,
 
 
 async def _reach(requests: MessageRouter, outputs: MessageReceiver) -> None:
-    """Wait until the engine has reconnected; drop what it said to earlier tests."""
-    while True:
-        try:
-            requests.send_nowait(RANK_0, encode_utility(REACHED, "is_scheduler_paused", []))
-        except PeerGone:
-            await trio.sleep(POLL_SECONDS)
-        else:
-            break
-    while True:
-        batch = decode_batch([frame.buffer for frame in await outputs.receive()])
-        assert not isinstance(batch, EngineDead), "an earlier test has killed the engine"
-        if batch.utility is not None and batch.utility.call_id == REACHED:
-            assert batch.utility.result is False, "an earlier test has left the engine paused"
-            return
+    """Wait until the engine has reconnected, and make it forget what earlier tests asked for."""
+
+    async def call(method: str, *args: object) -> Any:
+        while True:
+            try:
+                requests.send_nowait(RANK_0, encode_utility(REACHED, method, args))
+            except PeerGone:
+                await trio.sleep(POLL_SECONDS)
+            else:
+                break
+        while True:
+            batch = decode_batch([frame.buffer for frame in await outputs.receive()])
+            assert not isinstance(batch, EngineDead), "an earlier test has killed the engine"
+            if batch.utility is not None and batch.utility.call_id == REACHED:
+                return batch.utility.result
+
+    assert await call("is_sleeping") is False, "an earlier test has left the engine paused"
+    await call("pause_scheduler", "abort", False)
+    await call("resume_scheduler")
 
 
 @attrs.frozen

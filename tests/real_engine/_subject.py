@@ -10,6 +10,12 @@ import trio
 from tests.real_engine._process import MAX_MODEL_LEN, VOCAB_SIZE, EnginePool
 from tests.real_engine._relay import open_relay
 from tests.simulator._frontend import RawFrontend, open_raw_frontend
+from vllmfront.engine import (
+    EngineClient,
+    EngineClientConfig,
+    GuardLimits,
+    open_engine_client,
+)
 from vllmfront.simulator import SimulatorConfig, open_simulator
 
 TEST_SECONDS = 30.0
@@ -36,18 +42,29 @@ class Subject:
     async def open(self) -> AsyncGenerator[RawFrontend, None]:
         """Put a frontend of the test's own before the engine."""
         with trio.fail_after(TEST_SECONDS):
-            async with open_raw_frontend() as frontend, self._serving(frontend):
+            async with open_raw_frontend() as frontend, self._serving(frontend.handshake.address):
                 await frontend.shake_hands()
                 yield frontend
 
     @asynccontextmanager
-    async def _serving(self, frontend: RawFrontend) -> AsyncGenerator[None, None]:
+    async def open_client(self) -> AsyncGenerator[EngineClient, None]:
+        """Put the real client before the engine."""
+        limits = GuardLimits(vocab_size=VOCAB_SIZE, max_model_len=MAX_MODEL_LEN)
+        with trio.fail_after(TEST_SECONDS):
+            async with open_engine_client(EngineClientConfig(limits=limits)) as client:
+                assert client.handshake_address is not None
+                async with self._serving(client.handshake_address):
+                    await client.wait_ready()
+                    yield client
+
+    @asynccontextmanager
+    async def _serving(self, handshake: str) -> AsyncGenerator[None, None]:
         if self.pool is not None:
-            async with open_relay(self.pool.get(self.version), frontend.handshake.address):
+            async with open_relay(self.pool.get(self.version), handshake):
                 yield
             return
         config = SimulatorConfig(
-            handshake=frontend.handshake.address,
+            handshake=handshake,
             step_time=0.0,
             vocab_size=VOCAB_SIZE,
             max_model_len=MAX_MODEL_LEN,

@@ -8,8 +8,13 @@ import pytest
 from tests.real_engine._process import MAX_MODEL_LEN, VOCAB_SIZE
 from tests.real_engine._subject import Subject, fresh_id
 from tests.simulator._frontend import RANK_0, RawFrontend, request
-from vllmfront.engine._output import EngineOutput, FinishReason
-from vllmfront.engine._request import EngineRequest, RepetitionDetection, StructuredOutputs
+from vllmfront.engine import (
+    EngineOutput,
+    EngineRequest,
+    FinishReason,
+    RepetitionDetection,
+    StructuredOutputs,
+)
 from vllmfront.engine.wire import decode_stats
 
 PROMPT = (300, 301, 302, 303)

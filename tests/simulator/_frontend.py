@@ -3,8 +3,7 @@
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
-from vllmfront.engine._output import EngineOutput
-from vllmfront.engine._request import EngineRequest, SamplingParams
+from vllmfront.engine import EngineOutput, EngineRequest, SamplingParams
 from vllmfront.engine.transport import (
     MessageReceiver,
     MessageRouter,

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
-from vllmfront.engine._output import EngineError, EngineOutput, FinishReason
-from vllmfront.engine._request import EngineRequest
+from vllmfront.engine import EngineError, EngineOutput, EngineRequest, FinishReason
 from vllmfront.engine.wire import Abort, Add, Utility
 from vllmfront.simulator._config import SimulatorConfig
 from vllmfront.simulator._judge import fatal_fault

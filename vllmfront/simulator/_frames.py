@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from vllmfront.engine._output import EngineOutput
+from vllmfront.engine import EngineOutput
 from vllmfront.engine.wire import (
     PrefixCacheStats,
     Registration,

@@ -6,7 +6,7 @@ Independent of ``engine.guard`` on purpose: the guard is tested against it.
 import math
 from collections.abc import Iterator
 
-from vllmfront.engine._request import EngineRequest, SamplingParams
+from vllmfront.engine import EngineRequest, SamplingParams
 from vllmfront.engine.wire import Add
 from vllmfront.simulator._config import SimulatorConfig
 

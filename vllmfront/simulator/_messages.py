@@ -5,7 +5,7 @@ from typing import Any
 
 import attrs
 
-from vllmfront.engine._output import EngineOutput
+from vllmfront.engine import EngineOutput
 
 
 @attrs.frozen(kw_only=True)

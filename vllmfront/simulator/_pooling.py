@@ -4,7 +4,7 @@ import math
 import random
 import struct
 
-from vllmfront.engine._request import EngineRequest
+from vllmfront.engine import EngineRequest
 from vllmfront.engine.wire import Tensor
 from vllmfront.simulator._tokens import TokenSource
 

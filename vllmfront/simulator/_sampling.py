@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from vllmfront.engine._output import Logprobs
-from vllmfront.engine._request import SamplingParams
+from vllmfront.engine import Logprobs, SamplingParams
 from vllmfront.simulator._tokens import Distribution, TokenSource, logprob_of_rank, mix
 
 GREEDY_BELOW = 1e-5

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import attrs
 
-from vllmfront.engine._output import EngineOutput, FinishReason, Logprobs, PrefillStats
+from vllmfront.engine import EngineOutput, FinishReason, Logprobs, PrefillStats
 from vllmfront.simulator._config import SimulatorConfig
 from vllmfront.simulator._messages import StepStats
 from vllmfront.simulator._prefix import PrefixCache

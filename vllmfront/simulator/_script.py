@@ -11,7 +11,7 @@ import msgspec
 from cattrs.errors import ClassValidationError
 from cattrs.gen import make_dict_structure_fn, override
 
-from vllmfront.engine._output import EngineError, FinishReason
+from vllmfront.engine import EngineError, FinishReason
 from vllmfront.errors import ConfigurationError
 
 

@@ -5,8 +5,13 @@ from collections.abc import Sequence as Series
 
 import attrs
 
-from vllmfront.engine._output import FinishReason, PrefillStats
-from vllmfront.engine._request import EngineRequest, RepetitionDetection, SamplingParams
+from vllmfront.engine import (
+    EngineRequest,
+    FinishReason,
+    PrefillStats,
+    RepetitionDetection,
+    SamplingParams,
+)
 from vllmfront.simulator._sampling import Sampler
 from vllmfront.simulator._script import Act
 

@@ -3,7 +3,7 @@
 import json
 import re
 
-from vllmfront.engine._request import StructuredOutputs
+from vllmfront.engine import StructuredOutputs
 
 
 def constraint_fault(constraint: StructuredOutputs) -> str | None:
