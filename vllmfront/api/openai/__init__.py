@@ -1,0 +1,6 @@
+"""The OpenAI-compatible inference routes: chat and text completions, tokenize, detokenize."""
+
+from vllmfront.api.openai._routes import OpenAiRoutes
+from vllmfront.api.openai._service import Engine, ModelService, ServiceOptions, ServiceSlot
+
+__all__ = ["Engine", "ModelService", "OpenAiRoutes", "ServiceOptions", "ServiceSlot"]

@@ -1,0 +1,127 @@
+"""What both completion routes do between a body and an engine request."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from vllmfront.api.http import HttpRequest
+from vllmfront.api.openai._fields import GenerationFields
+from vllmfront.api.openai._frames import AnswerHead
+from vllmfront.api.openai._logprobs import NameToken, token_id_name
+from vllmfront.api.openai._marks import RequestMarks
+from vllmfront.api.openai._offload import INLINE_SIZE, Offload
+from vllmfront.api.openai._pipelines import Pipelines
+from vllmfront.api.openai._service import ModelService
+from vllmfront.api.openai._usage import Usage
+from vllmfront.engine import EngineRequest, SamplingParams, StructuredOutputs
+from vllmfront.text import (
+    SamplingRequest,
+    fit_prompt,
+    lower_sampling,
+    reject_empty_prompt,
+)
+
+_CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+
+
+@attrs.frozen(kw_only=True)
+class Admission:
+    """One HTTP request on its way to the engines, with what its answer depends on."""
+
+    service: ModelService
+    offload: Offload
+    http: HttpRequest
+    body: GenerationFields
+    marks: RequestMarks
+    sampling: SamplingRequest
+    object: bytes
+    """Of the answer: ``chat.completion`` or ``text_completion``; chunks add to it."""
+
+    async def engine_request(
+        self,
+        token_ids: list[int],
+        *,
+        given_as_ids: bool,
+        request_id: str,
+        template_kwargs: Mapping[str, Any],
+    ) -> EngineRequest:
+        """Fit and check a prompt, and resolve the sampling for it.
+
+        Raises:
+            RequestRejected: The prompt does not fit, or a value does not.
+        """
+        service, sampling, body = self.service, self.sampling, self.body
+        max_model_len = service.max_model_len
+        vocab_size = service.tokenizer.vocab_size
+        token_ids = fit_prompt(
+            token_ids, sampling, max_model_len=max_model_len, vocab_size=vocab_size
+        )
+        if not token_ids:
+            reject_empty_prompt(sampling.surface, request_id, given_as_ids=given_as_ids)
+
+        def lower() -> SamplingParams:
+            return lower_sampling(
+                sampling,
+                defaults=service.generation,
+                tokenizer=service.tokenizer,
+                vocab_size=vocab_size,
+                max_model_len=max_model_len,
+                prompt_length=len(token_ids),
+                limits=service.options.limits,
+            )
+
+        short = not sampling.bad_words or len(self.http.body) <= INLINE_SIZE
+        return EngineRequest(
+            request_id=request_id,
+            prompt_token_ids=token_ids,
+            sampling=await self.offload.run(short, lower),
+            arrival_time=self.marks.arrival,
+            cache_salt=body.cache_salt,
+            data_parallel_rank=self.marks.data_parallel_rank,
+            priority=body.priority or 0,
+            session_id=self.marks.session_id,
+            reasoning_parser_kwargs={"chat_template_kwargs": template_kwargs},
+        )
+
+    def head(self, *, chunk: bytes = b"") -> AnswerHead:
+        return AnswerHead(
+            self.marks.id, self.marks.created, self.service.model, self.object + chunk
+        )
+
+    def pipelines(self, requests: Sequence[EngineRequest]) -> Pipelines:
+        constraint = None
+        if self.service.refuses_silently and requests[0].sampling is not None:
+            constraint = _constraint_of(requests[0].sampling.structured_outputs)
+        return Pipelines(self.service.tokenizer, self.sampling, constraint)
+
+    def usage(self, requests: Sequence[EngineRequest]) -> Usage:
+        return Usage(
+            prompt_tokens=sum(len(request.prompt_token_ids) for request in requests),
+            cached_tokens=0 if self.service.options.prompt_tokens_details else None,
+        )
+
+    @property
+    def includes_usage(self) -> bool:
+        return self.body.wants_usage or self.service.options.force_include_usage
+
+    @property
+    def decode_token(self) -> NameToken:
+        """The text of one token by itself."""
+        decode = self.service.tokenizer.decode
+        skip = self.sampling.skip_special_tokens is not False
+        return lambda token_id: decode((token_id,), skip)
+
+    @property
+    def name_token(self) -> NameToken:
+        """What tokens are called in logprobs."""
+        by_id = self.body.return_tokens_as_token_ids
+        if by_id is None:
+            by_id = self.service.options.return_tokens_as_token_ids
+        return token_id_name if by_id else self.decode_token
+
+
+def _constraint_of(constraints: StructuredOutputs | None) -> str | None:
+    if constraints is None:
+        return None
+    return next(name for name in _CONSTRAINTS if getattr(constraints, name) is not None)

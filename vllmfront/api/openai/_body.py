@@ -1,0 +1,120 @@
+"""JSON bodies into request classes, and faults into the words that clients of the peer know."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin
+
+import attrs
+import msgspec
+
+from vllmfront.api.http import HttpRequest
+from vllmfront.api.openai._fields import I32, I64, U32, NonZeroU32
+from vllmfront.errors import MalformedRequest
+
+T = TypeVar("T")
+
+_JSON_TYPE = re.compile(rb"\s*application/(?:[\w.+-]+\+)?json\s*(?:;|$)", re.IGNORECASE)
+_SYNTAX = "Failed to parse the request body as JSON: "
+_SCHEMA = "Failed to deserialize the JSON body into the target type: "
+_NUMBERS = {U32: "u32", NonZeroU32: "a nonzero u32", I32: "i32", I64: "i64"}
+_PLAIN = {float: "f32", str: "a string", bool: "a boolean", list: "a sequence", dict: "a map"}
+
+
+class Body(Generic[T]):
+    """Decodes the bodies of one route into an attrs class, strictly.
+
+    Wrong types are refused, unknown members ignored, of a member that comes twice the last one
+    counts.
+    """
+
+    def __init__(self, target: type[T]) -> None:
+        self._target = target
+        self._decode = msgspec.json.Decoder(target).decode
+
+    def decode(self, request: HttpRequest) -> T:
+        """Return the request in the body.
+
+        Raises:
+            MalformedRequest: It is no JSON, or does not fit.
+        """
+        content_type = request.header(b"content-type")
+        if content_type is None or not _JSON_TYPE.match(content_type):
+            raise MalformedRequest("Expected request with `Content-Type: application/json`")
+        try:
+            return self._decode(request.body)
+        except msgspec.ValidationError as error:
+            raise MalformedRequest(_SCHEMA + self._misfit(request.body, str(error))) from error
+        except RecursionError as error:
+            raise MalformedRequest(f"{_SYNTAX}recursion limit exceeded") from error
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise MalformedRequest(f"{_SYNTAX}{error}") from error
+
+    def _misfit(self, body: bytes, message: str) -> str:
+        """Say again, in the peer's way, where *body* does not fit and how."""
+        if missing := re.match(
+            r"Object missing required field (`.*`)(?: - at `\$\.?(.*)`)?", message
+        ):
+            owner = f"{missing[2]}: " if missing[2] else ""
+            return f"{owner}missing field {missing[1]}"
+        what, _, where = message.partition(" - at `$")
+        path = where.rstrip("`").removeprefix(".")
+        if not path:
+            found = describe(msgspec.json.decode(body))
+            return f"invalid type: {found}, expected struct {self._target.__name__}"
+        value, expected = _look_up(self._target, msgspec.json.decode(body), path)
+        if expected is None:
+            return f"{path}: {what}"
+        if isinstance(value, int) and "int" in what and "got" not in what:
+            return f"{path}: invalid value: integer `{value}`, expected {expected}"
+        return f"{path}: invalid type: {describe(value)}, expected {expected}"
+
+
+def _look_up(target: Any, value: Any, path: str) -> tuple[Any, str | None]:
+    """Follow *path* and return the value there, and what should be there if that has a name."""
+    for step in re.findall(r"[^.\[\]]+", path):
+        if step == "...":  # any value of a mapping
+            return None, None
+        target = _strip_optional(target)
+        if isinstance(value, Mapping):
+            value = value.get(step)
+            target = next((f.type for f in attrs.fields(target) if f.name == step), None) \
+                if attrs.has(target) else None  # fmt: skip
+        else:
+            value = value[int(step)]
+            target = (get_args(target) or (None,))[0]
+    return value, _name_of(_strip_optional(target))
+
+
+def _strip_optional(target: Any) -> Any:
+    """Return the one member of an optional type, and every other type as it is."""
+    if get_origin(target) is Annotated:
+        return target
+    members = [member for member in get_args(target) if member is not type(None)]
+    return members[0] if type(None) in get_args(target) and len(members) == 1 else target
+
+
+def _name_of(target: Any) -> str | None:
+    if target in _NUMBERS:
+        return _NUMBERS[target]
+    if attrs.has(target):
+        return f"struct {target.__name__}"
+    return _PLAIN.get(get_origin(target) or target)
+
+
+def describe(value: Any) -> str:
+    """Name a JSON value the way type errors do."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return f"boolean `{str(value).lower()}`"
+        case int():
+            return f"integer `{value}`"
+        case float():
+            return f"floating point `{value}`"
+        case str():
+            return f"string {json.dumps(value, ensure_ascii=False)}"
+        case list():
+            return "sequence"
+    return "map"

@@ -1,0 +1,168 @@
+"""``POST /v1/chat/completions``."""
+
+from vllmfront.api.http import HttpRequest, ResponseWriter
+from vllmfront.api.openai._admission import Admission
+from vllmfront.api.openai._answers import AnswerParts, chat_answer
+from vllmfront.api.openai._body import Body
+from vllmfront.api.openai._chat_request import ChatCompletionRequest, check_chat, check_tools
+from vllmfront.api.openai._frames import ChatFrames
+from vllmfront.api.openai._keep_alive import KeepAlives
+from vllmfront.api.openai._logprobs import ChatLogprobs
+from vllmfront.api.openai._marks import read_marks
+from vllmfront.api.openai._offload import INLINE_MESSAGES, INLINE_SIZE, Offload
+from vllmfront.api.openai._run import Admitted, run_streamed, run_whole
+from vllmfront.api.openai._sampling import sampling_of_chat
+from vllmfront.api.openai._service import ServiceSlot
+from vllmfront.api.openai._stream import StreamedAnswer
+from vllmfront.api.openai._stream_choice import Extras
+from vllmfront.api.openai._usage import usage_json
+from vllmfront.chat import ChatPrompt, available_tools, parse_messages, parse_tools
+from vllmfront.text import check_request
+
+_BODY = Body(ChatCompletionRequest)
+_ID_PREFIX = "chatcmpl-"
+
+
+class ChatCompletions:
+    """Serves chat completions; an ``InferenceRoute`` stands around it."""
+
+    def __init__(self, slot: ServiceSlot, offload: Offload, keep_alives: KeepAlives | None) -> None:
+        self._slot = slot
+        self._offload = offload
+        self._keep_alives = keep_alives
+
+    async def __call__(self, request: HttpRequest, response: ResponseWriter) -> None:
+        service = self._slot.require()
+        service.check_ready()
+        short = len(request.body) <= INLINE_SIZE
+        body = await self._offload.run(short, lambda: _BODY.decode(request))
+        check_chat(body)
+        service.check_model(body.model)
+        options = service.options
+        sampling = sampling_of_chat(body, options.stream_interval)
+        chat = await self._offload.run(
+            short and len(body.messages) <= INLINE_MESSAGES, lambda: chat_prompt(body)
+        )
+        check_request(sampling, options.limits)
+        rendered = await self._offload.run(
+            short and len(body.messages) <= INLINE_MESSAGES, lambda: service.renderer.render(chat)
+        )
+        token_ids = await service.tokenizer.encode_async(
+            rendered.text, bool(body.add_special_tokens)
+        )
+        marks = read_marks(request, body, service, _ID_PREFIX)
+        admission = Admission(
+            service=service,
+            offload=self._offload,
+            http=request,
+            body=body,
+            marks=marks,
+            sampling=sampling,
+            object=b"chat.completion",
+        )
+        engine_request = await admission.engine_request(
+            token_ids,
+            given_as_ids=False,
+            request_id=marks.id,
+            template_kwargs=rendered.template_kwargs,
+        )
+        admitted = Admitted(service=service, http=request, marks=marks, requests=[engine_request])
+        echo = chat.messages[-1].text if body.echo and body.continue_final_message else ""
+        if body.stream:
+            await self._stream(admission, admitted, response, echo)
+        else:
+            await _answer(admission, admitted, response, echo)
+
+    async def _stream(
+        self, admission: Admission, admitted: Admitted, response: ResponseWriter, echo: str
+    ) -> None:
+        body = admission.body
+        assert isinstance(body, ChatCompletionRequest)
+        prompt_ids = admitted.requests[0].prompt_token_ids
+        head = admission.head(chunk=b".chunk").event_json()
+        choices = body.n or 1
+        answer = StreamedAnswer(
+            response,
+            head,
+            admission.usage(admitted.requests),
+            choices=choices,
+            include_usage=admission.includes_usage,
+        )
+        extras = Extras(
+            logprobs=_logprobs_of(admission),
+            token_ids=bool(body.return_token_ids),
+            running_usage=len(prompt_ids) if body.wants_running_usage else None,
+            interval=admission.sampling.stream_interval or 1,
+        )
+        pipelines = admission.pipelines(admitted.requests)
+        sinks = [
+            pipelines.streamed(
+                answer,
+                ChatFrames(
+                    head,
+                    index,
+                    echo=echo,
+                    prompt_token_ids=prompt_ids if body.return_token_ids else None,
+                    usage=usage_json(len(prompt_ids), 0) if body.wants_running_usage else None,
+                ),
+                prompt_ids,
+                extras,
+            )
+            for index in range(choices)
+        ]
+        if self._keep_alives is not None:
+            self._keep_alives.watch(answer)
+        await run_streamed(admitted, answer, [sinks])
+
+
+async def _answer(
+    admission: Admission, admitted: Admitted, response: ResponseWriter, echo: str
+) -> None:
+    body = admission.body
+    prompt_ids = admitted.requests[0].prompt_token_ids
+    usage = admission.usage(admitted.requests)
+    pipelines = admission.pipelines(admitted.requests)
+    choices = [pipelines.whole(usage, prompt_ids) for _ in range(body.n or 1)]
+    metrics = await run_whole(admitted, choices, [choices])
+    parts = AnswerParts(
+        head=admission.head(),
+        usage=usage,
+        metrics=metrics,
+        prompt_token_ids=[prompt_ids],
+        return_token_ids=bool(body.return_token_ids),
+        echoes=[echo],
+        decode_token=admission.decode_token,
+    )
+    response.respond(200, chat_answer(parts, choices, _logprobs_of(admission)))
+
+
+def chat_prompt(body: ChatCompletionRequest) -> ChatPrompt:
+    """Turn the chat of *body* into values; takes a few microseconds a message.
+
+    Raises:
+        MalformedRequest: A message or a tool has a wrong form.
+        RequestRejected: The conversation, or ``tool_choice``, is not servable.
+    """
+    messages = parse_messages(body.messages)
+    tools = parse_tools(body.tools)
+    check_tools(body, available_tools(tools, messages))
+    return ChatPrompt(
+        messages=messages,
+        tools=tools,
+        tool_choice_is_none=body.tool_choice == "none",
+        documents=body.documents,
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=bool(body.continue_final_message),
+        chat_template=body.chat_template,
+        chat_template_kwargs=body.chat_template_kwargs or {},
+        reasoning_effort=body.reasoning_effort,
+    )
+
+
+def _logprobs_of(admission: Admission) -> ChatLogprobs | None:
+    body = admission.body
+    assert isinstance(body, ChatCompletionRequest)
+    if not body.logprobs:
+        return None
+    shows_all = bool(body.logprob_token_ids) or body.top_logprobs == -1
+    return ChatLogprobs(admission.name_token, None if shows_all else body.top_logprobs or 0)

@@ -1,0 +1,244 @@
+"""``POST /v1/completions``."""
+
+from collections.abc import Sequence
+
+import attrs
+
+from vllmfront.api.http import HttpRequest, ResponseWriter
+from vllmfront.api.openai._admission import Admission
+from vllmfront.api.openai._answers import AnswerParts, completion_answer
+from vllmfront.api.openai._body import Body
+from vllmfront.api.openai._completion_request import (
+    CompletionRequest,
+    Prompt,
+    check_completion,
+    prompts_of,
+)
+from vllmfront.api.openai._frames import CompletionFrames
+from vllmfront.api.openai._keep_alive import KeepAlives
+from vllmfront.api.openai._logprobs import CompletionLogprobs
+from vllmfront.api.openai._marks import read_marks
+from vllmfront.api.openai._offload import INLINE_SIZE, Offload
+from vllmfront.api.openai._run import Admitted, run_streamed, run_whole
+from vllmfront.api.openai._sampling import sampling_of_completion
+from vllmfront.api.openai._service import ServiceSlot
+from vllmfront.api.openai._stream import StreamedAnswer
+from vllmfront.api.openai._stream_choice import EchoChoice, Extras
+from vllmfront.api.openai._usage import usage_json
+from vllmfront.engine import EngineRequest, Logprobs, OutputSink
+from vllmfront.errors import RequestRejected
+from vllmfront.text import check_request
+
+_BODY = Body(CompletionRequest)
+_ID_PREFIX = "cmpl-"
+
+
+class Completions:
+    """Serves text completions; an ``InferenceRoute`` stands around it."""
+
+    def __init__(self, slot: ServiceSlot, offload: Offload, keep_alives: KeepAlives | None) -> None:
+        self._slot = slot
+        self._offload = offload
+        self._keep_alives = keep_alives
+
+    async def __call__(self, request: HttpRequest, response: ResponseWriter) -> None:
+        service = self._slot.require()
+        service.check_ready()
+        short = len(request.body) <= INLINE_SIZE
+        body = await self._offload.run(short, lambda: _BODY.decode(request))
+        prompts = await self._offload.run(short, lambda: prompts_of(body))
+        service.check_model(body.model)
+        check_completion(body)
+        options = service.options
+        sampling = sampling_of_completion(body, options.stream_interval)
+        check_request(sampling, options.limits)
+        choices = len(prompts) * (body.n or 1)
+        if choices > options.limits.max_choices:
+            raise RequestRejected(
+                f"Prompts times n make {choices} choices; at most {options.limits.max_choices}"
+                " are served. Send fewer prompts at a time.",
+                param="prompt",
+            )
+        if body.echoes_only and body.stream and body.logprobs is not None:
+            # The prompt's positions are all that such a stream has to show.
+            sampling = attrs.evolve(sampling, prompt_logprobs=body.logprobs)
+        marks = read_marks(request, body, service, _ID_PREFIX)
+        admission = Admission(
+            service=service,
+            offload=self._offload,
+            http=request,
+            body=body,
+            marks=marks,
+            sampling=sampling,
+            object=b"text_completion",
+        )
+        requests = await _engine_requests(admission, prompts)
+        admitted = Admitted(service=service, http=request, marks=marks, requests=requests)
+        if body.stream:
+            await self._stream(admission, admitted, response, prompts)
+        else:
+            await _answer(admission, admitted, response, prompts)
+
+    async def _stream(
+        self,
+        admission: Admission,
+        admitted: Admitted,
+        response: ResponseWriter,
+        prompts: Sequence[Prompt],
+    ) -> None:
+        body = admission.body
+        assert isinstance(body, CompletionRequest)
+        head = admission.head().event_json()
+        per_prompt = body.n or 1
+        answer = StreamedAnswer(
+            response,
+            head,
+            admission.usage(admitted.requests),
+            choices=len(prompts) * per_prompt,
+            include_usage=admission.includes_usage,
+        )
+        echoes = _echoes(admission, admitted.requests, prompts)
+        sinks = [
+            [
+                _sink(
+                    admission,
+                    admitted,
+                    answer,
+                    head=head,
+                    prompt=number,
+                    choice=choice,
+                    echo=echoes[number],
+                )
+                for choice in range(per_prompt)
+            ]
+            for number in range(len(prompts))
+        ]
+        if self._keep_alives is not None:
+            self._keep_alives.watch(answer)
+        await run_streamed(admitted, answer, sinks)
+
+
+def _sink(
+    admission: Admission,
+    admitted: Admitted,
+    answer: StreamedAnswer,
+    *,
+    head: bytes,
+    prompt: int,
+    choice: int,
+    echo: str,
+) -> OutputSink:
+    """Return the pipeline of one streamed choice of one prompt."""
+    body = admission.body
+    assert isinstance(body, CompletionRequest)
+    prompt_ids = admitted.requests[prompt].prompt_token_ids
+    pipelines = admission.pipelines(admitted.requests)
+    logprobs = _logprobs_of(admission)
+    running = body.wants_running_usage
+
+    def frames(prompt_logprobs: bytes | None = None) -> CompletionFrames:
+        return CompletionFrames(
+            head,
+            prompt * (body.n or 1) + choice,
+            echo=echo,
+            prompt_token_ids=prompt_ids if body.return_token_ids else None,
+            usage=usage_json(len(prompt_ids), 0) if running else None,
+            prompt_logprobs=prompt_logprobs,
+        )
+
+    if body.echoes_only:
+
+        def opening(parts: Sequence[Logprobs]) -> bytes:
+            if logprobs is None:
+                return frames().opening
+            return frames(logprobs.whole((), echoed=prompt_ids, prompt_parts=parts)).opening
+
+        return EchoChoice(answer, frames(), pipelines.rules, opening)
+    extras = Extras(
+        logprobs=logprobs,
+        token_ids=bool(body.return_token_ids),
+        running_usage=len(prompt_ids) if running else None,
+        interval=admission.sampling.stream_interval or 1,
+        shown_before=len(echo),
+    )
+    return pipelines.streamed(answer, frames(), prompt_ids, extras)
+
+
+async def _answer(
+    admission: Admission,
+    admitted: Admitted,
+    response: ResponseWriter,
+    prompts: Sequence[Prompt],
+) -> None:
+    body = admission.body
+    assert isinstance(body, CompletionRequest)
+    usage = admission.usage(admitted.requests)
+    pipelines = admission.pipelines(admitted.requests)
+    sinks = [
+        [pipelines.whole(usage, request.prompt_token_ids) for _ in range(body.n or 1)]
+        for request in admitted.requests
+    ]
+    choices = [choice for of_prompt in sinks for choice in of_prompt]
+    metrics = await run_whole(admitted, choices, sinks)
+    parts = AnswerParts(
+        head=admission.head(),
+        usage=usage,
+        metrics=metrics,
+        prompt_token_ids=[request.prompt_token_ids for request in admitted.requests],
+        return_token_ids=bool(body.return_token_ids),
+        echoes=_echoes(admission, admitted.requests, prompts),
+        decode_token=admission.decode_token,
+    )
+    body_json = completion_answer(
+        parts,
+        choices,
+        _logprobs_of(admission),
+        echo=bool(body.echo),
+        echoes_only=body.echoes_only,
+    )
+    response.respond(200, body_json)
+
+
+async def _engine_requests(admission: Admission, prompts: Sequence[Prompt]) -> list[EngineRequest]:
+    """Encode the prompts and make an engine request of each."""
+    body, tokenizer = admission.body, admission.service.tokenizer
+    requests = []
+    for number, prompt in enumerate(prompts):
+        given_as_ids = not isinstance(prompt, str)
+        token_ids = (
+            list(prompt)
+            if not isinstance(prompt, str)
+            else await tokenizer.encode_async(prompt, body.add_special_tokens is not False)
+        )
+        requests.append(
+            await admission.engine_request(
+                token_ids,
+                given_as_ids=given_as_ids,
+                request_id=admission.marks.id + (f"-{number}" if len(prompts) > 1 else ""),
+                template_kwargs={},
+            )
+        )
+    return requests
+
+
+def _echoes(
+    admission: Admission, requests: Sequence[EngineRequest], prompts: Sequence[Prompt]
+) -> list[str]:
+    """Return the text that leads the choices of each prompt."""
+    if not admission.body.echo:
+        return [""] * len(prompts)
+    decode = admission.service.tokenizer.decode
+    skip = admission.sampling.skip_special_tokens is not False
+    return [
+        prompt if isinstance(prompt, str) else decode(request.prompt_token_ids, skip)
+        for prompt, request in zip(prompts, requests, strict=True)
+    ]
+
+
+def _logprobs_of(admission: Admission) -> CompletionLogprobs | None:
+    body = admission.body
+    assert isinstance(body, CompletionRequest)
+    if body.logprobs is None:
+        return None
+    shows_all = bool(body.logprob_token_ids) or body.logprobs == -1
+    return CompletionLogprobs(admission.name_token, None if shows_all else body.logprobs)

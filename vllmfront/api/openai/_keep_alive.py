@@ -1,0 +1,51 @@
+"""Comments on idle streams: one timer for all of them."""
+
+import heapq
+import itertools
+
+import trio
+
+from vllmfront.api.openai._stream import StreamedAnswer
+
+
+class KeepAlives:
+    """Sends a comment on each watched stream that was silent for *interval* seconds."""
+
+    def __init__(self, interval: float) -> None:
+        self._interval = interval
+        self._due: list[tuple[float, int, StreamedAnswer]] = []
+        """When to look at a stream again; it may have written since it was put here."""
+
+        self._numbers = itertools.count()
+        self._arrived = trio.Event()
+
+    def watch(self, answer: StreamedAnswer) -> None:
+        """Keep *answer* alive until it closes."""
+        answer.last_write = trio.current_time()
+        self._push(answer.last_write, answer)
+        self._arrived.set()
+
+    async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run until cancelled."""
+        task_status.started()
+        while True:
+            if not self._due:
+                self._arrived = trio.Event()
+                await self._arrived.wait()
+            # Later arrivals are due later, so nothing needs to wake this.
+            await trio.sleep_until(self._due[0][0])
+            self._look(trio.current_time())
+
+    def _look(self, now: float) -> None:
+        while self._due and self._due[0][0] <= now:
+            _, _, answer = heapq.heappop(self._due)
+            if answer.closed or answer.last_write is None:
+                continue
+            if answer.last_write + self._interval <= now:
+                answer.keep_alive()
+                self._push(now, answer)
+            else:
+                self._push(answer.last_write, answer)
+
+    def _push(self, since: float, answer: StreamedAnswer) -> None:
+        heapq.heappush(self._due, (since + self._interval, next(self._numbers), answer))

@@ -1,0 +1,82 @@
+"""Choosing and making the output pipeline of each choice."""
+
+from collections.abc import Callable, Sequence
+
+import attrs
+
+from vllmfront.api.openai._choice_text import ChoiceText, EscapedText
+from vllmfront.api.openai._finish import FinishRules
+from vllmfront.api.openai._frames import ChoiceFrames
+from vllmfront.api.openai._stream import StreamedAnswer
+from vllmfront.api.openai._stream_choice import Extras, FastChoice, GeneralChoice
+from vllmfront.api.openai._usage import Usage
+from vllmfront.api.openai._whole_choice import WholeChoice
+from vllmfront.engine import OutputSink
+from vllmfront.text import SamplingRequest, StopMatcher, Tokenizer
+
+
+@attrs.frozen
+class Pipelines:
+    """Makes the pipelines of one request; each choice has its own state."""
+
+    tokenizer: Tokenizer
+    sampling: SamplingRequest
+    constraint: str | None = None
+    """The request's constraint, where its engine refuses such a thing without a word."""
+
+    @property
+    def skip_special_tokens(self) -> bool:
+        return self.sampling.skip_special_tokens is not False
+
+    @property
+    def rules(self) -> FinishRules:
+        return FinishRules(
+            include_stop=bool(self.sampling.include_stop_str_in_output), constraint=self.constraint
+        )
+
+    def streamed(
+        self,
+        answer: StreamedAnswer,
+        frames: ChoiceFrames,
+        prompt_token_ids: Sequence[int],
+        extras: Extras,
+    ) -> OutputSink:
+        """Return the pipeline of one streamed choice: the fast lane where it will do."""
+        table = self.tokenizer.json_table(self.skip_special_tokens)
+        if table is None or self.sampling.stop_strings or not extras.none:
+            return GeneralChoice(
+                answer, frames, self.rules, self._choice_text(prompt_token_ids), extras
+            )
+        text = EscapedText(
+            self.tokenizer, table, prompt_token_ids, skip_special_tokens=self.skip_special_tokens
+        )
+        return FastChoice(answer, frames, self.rules, text)
+
+    def whole(self, usage: Usage, prompt_token_ids: Sequence[int]) -> WholeChoice:
+        """Return the pipeline of one choice of a whole answer."""
+        matching = self._choice_text(prompt_token_ids) if self.sampling.stop_strings else None
+        return WholeChoice(self.rules, usage, self._whole_text(prompt_token_ids), matching=matching)
+
+    def _whole_text(
+        self, prompt_token_ids: Sequence[int]
+    ) -> Callable[[], EscapedText | ChoiceText]:
+        table = self.tokenizer.json_table(self.skip_special_tokens)
+        if table is None:
+            return lambda: self._choice_text(prompt_token_ids)
+        return lambda: EscapedText(
+            self.tokenizer, table, prompt_token_ids, skip_special_tokens=self.skip_special_tokens
+        )
+
+    def _choice_text(self, prompt_token_ids: Sequence[int]) -> ChoiceText:
+        sampling = self.sampling
+        matcher = None
+        if sampling.stop_strings:
+            matcher = StopMatcher(
+                sampling.stop_strings,
+                min_tokens=sampling.min_tokens or 0,
+                include_stop=bool(sampling.include_stop_str_in_output),
+            )
+        detokenizer = self.tokenizer.detokenizer(
+            prompt_token_ids, skip_special_tokens=self.skip_special_tokens
+        )
+        return ChoiceText(detokenizer, matcher)

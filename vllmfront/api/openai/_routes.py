@@ -1,0 +1,53 @@
+"""The inference routes together, as handlers."""
+
+from collections.abc import Iterator
+
+import trio
+
+from vllmfront.api.http import Handler
+from vllmfront.api.openai._chat import ChatCompletions
+from vllmfront.api.openai._completions import Completions
+from vllmfront.api.openai._edge import InferenceRoute
+from vllmfront.api.openai._keep_alive import KeepAlives
+from vllmfront.api.openai._offload import Offload
+from vllmfront.api.openai._service import ServiceSlot
+from vllmfront.api.openai._tokenize import Detokenize, Tokenize
+
+
+class OpenAiRoutes:
+    """Handlers that serve what is in *slot*, from before a model is there."""
+
+    def __init__(self, slot: ServiceSlot, *, keep_alive_interval: float = 0.0) -> None:
+        """Make the handlers.
+
+        Args:
+            slot: Where the model will be.
+            keep_alive_interval: Seconds of silence after which streams get a comment; 0: never.
+                With another value ``serve_keep_alives`` has to run.
+        """
+        offload = Offload()
+        self._keep_alives = KeepAlives(keep_alive_interval) if keep_alive_interval > 0 else None
+        self._handlers: dict[tuple[str, str], Handler] = {
+            ("POST", "/v1/chat/completions"): InferenceRoute(
+                slot, ChatCompletions(slot, offload, self._keep_alives)
+            ),
+            ("POST", "/v1/completions"): InferenceRoute(
+                slot, Completions(slot, offload, self._keep_alives)
+            ),
+            ("POST", "/tokenize"): InferenceRoute(slot, Tokenize(slot, offload)),
+            ("POST", "/detokenize"): InferenceRoute(slot, Detokenize(slot, offload)),
+        }
+
+    def __iter__(self) -> Iterator[tuple[str, str, Handler]]:
+        """Yield method, path and handler of each route."""
+        for (method, path), handler in self._handlers.items():
+            yield method, path, handler
+
+    async def serve_keep_alives(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Keep idle streams alive until cancelled; returns at once where that is switched off."""
+        if self._keep_alives is None:
+            task_status.started()
+        else:
+            await self._keep_alives.serve(task_status=task_status)

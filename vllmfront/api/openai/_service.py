@@ -1,0 +1,166 @@
+"""What the completion routes serve: a model, its engine, and the operator's options."""
+
+import itertools
+import re
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+import attrs
+
+from vllmfront.chat import ChatRenderer
+from vllmfront.engine import (
+    EngineRequest,
+    EngineState,
+    OutputSink,
+    RequestStream,
+)
+from vllmfront.errors import EngineUnavailable, ModelNotFound, VllmFrontError
+from vllmfront.models import GenerationDefaults
+from vllmfront.text import SamplingLimits, Tokenizer
+
+_EXPLAINING_VERSION = (0, 33)
+"""The version of vLLM that began to say why it refuses a constraint."""
+
+
+class Engine(Protocol):
+    """The part of an ``EngineClient`` that routes use."""
+
+    @property
+    def state(self) -> EngineState:
+        """Whether requests can be sent now."""
+
+    @property
+    def error(self) -> VllmFrontError | None:
+        """Why the state is DEAD."""
+
+    @property
+    def max_model_len(self) -> int | None:
+        """The smallest context of all engines; None until one has joined."""
+
+    @property
+    def engine_version(self) -> str | None:
+        """The engine's version of vLLM."""
+
+    def submit_all(
+        self,
+        requests: Sequence[EngineRequest],
+        sinks: Sequence[Sequence[OutputSink]] | None = None,
+    ) -> RequestStream:
+        """Prepare requests that begin and end together; one sink a choice of each."""
+
+
+@attrs.frozen(kw_only=True)
+class ServiceOptions:
+    """How an operator wants requests answered."""
+
+    stream_interval: int = 1
+    """Ids that make a stream event, unless the request says otherwise."""
+
+    return_tokens_as_token_ids: bool = False
+    prompt_tokens_details: bool = False
+    per_request_metrics: bool = False
+    force_include_usage: bool = False
+    """Whether streams end with their usage although the client did not ask."""
+
+    log_requests: bool = False
+    limits: SamplingLimits = attrs.field(factory=SamplingLimits)
+
+
+@attrs.define(kw_only=True, eq=False)
+class ModelService:
+    """One served model. Made once tokenizer and templates are loaded; engines may come and go."""
+
+    served_names: Sequence[str]
+    """The first one stands in responses."""
+
+    tokenizer: Tokenizer
+    renderer: ChatRenderer
+    generation: GenerationDefaults
+    engine: Engine
+    options: ServiceOptions = attrs.field(factory=ServiceOptions)
+    _next_id: Iterator[int] = attrs.field(
+        init=False, factory=lambda: itertools.count(secrets.randbits(32))
+    )
+
+    @property
+    def model(self) -> str:
+        return self.served_names[0]
+
+    @property
+    def max_model_len(self) -> int:
+        """The smallest context of all engines.
+
+        Raises:
+            EngineUnavailable: None has joined.
+        """
+        length = self.engine.max_model_len
+        if length is None:
+            raise EngineUnavailable("The engine is not ready: it has not joined yet.")
+        return length
+
+    @property
+    def refuses_silently(self) -> bool:
+        """Whether engines end requests whose constraint they refuse without saying so."""
+        numbers = re.match(r"(\d+)\.(\d+)", self.engine.engine_version or "")
+        return numbers is not None and (int(numbers[1]), int(numbers[2])) < _EXPLAINING_VERSION
+
+    def check_model(self, name: str | None) -> None:
+        """Refuse a model that is not served; no name means the primary one.
+
+        Raises:
+            ModelNotFound: It is not.
+        """
+        if name and name not in self.served_names:
+            raise ModelNotFound(f"The model `{name}` does not exist.", param="model")
+
+    def check_ready(self) -> None:
+        """Refuse work that no engine could take now.
+
+        Raises:
+            EngineUnavailable: The engines are loading.
+            EngineDied: They are gone for good.
+        """
+        state = self.engine.state
+        if state is EngineState.READY:
+            return
+        error = self.engine.error
+        if state is EngineState.DEAD and error is not None:
+            raise type(error)(str(error))
+        raise EngineUnavailable(f"The engine is not ready: its state is {state.name}.")
+
+    def new_id(self) -> str:
+        """Return eight hexadecimal digits that no other request of this server has."""
+        return f"{next(self._next_id) & 0xFFFF_FFFF:08x}"
+
+
+class ServiceSlot:
+    """Where routes find the model, which is loaded while they answer already."""
+
+    def __init__(self) -> None:
+        self._service: ModelService | None = None
+        self.load = 0
+        """Inference requests that are not answered in full yet."""
+
+    def put(self, service: ModelService) -> None:
+        self._service = service
+
+    def require(self) -> ModelService:
+        """Return the service.
+
+        Raises:
+            EngineUnavailable: It is still being loaded.
+        """
+        if self._service is None:
+            raise EngineUnavailable("The model is not ready: its state is LOADING.")
+        return self._service
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count a request for as long as the block runs."""
+        self.load += 1
+        try:
+            yield
+        finally:
+            self.load -= 1

@@ -1,0 +1,144 @@
+"""The output pipeline of a choice that is answered as a whole: collect first, decode at the end."""
+
+from collections.abc import Callable
+from typing import Any
+
+from vllmfront.api.openai._choice_text import ChoiceText, EscapedText
+from vllmfront.api.openai._finish import FINISH_NAMES, FinishRules
+from vllmfront.api.openai._logprobs import first_rows
+from vllmfront.api.openai._usage import Usage
+from vllmfront.engine import EngineOutput, Logprobs
+from vllmfront.errors import VllmFrontError
+from vllmfront.text import json_escape
+
+
+class WholeChoice:
+    """Keeps what an engine says about a choice until it has ended.
+
+    Text is decoded at once only where stop strings may end it.
+    """
+
+    __slots__ = (
+        "_matching",
+        "_new_text",
+        "_rules",
+        "_texts",
+        "_usage",
+        "_visible",
+        "ec_transfer_params",
+        "error",
+        "finish_reason",
+        "kv_transfer_params",
+        "logprobs",
+        "prompt_logprobs",
+        "stop_reason",
+        "token_ids",
+    )
+
+    def __init__(
+        self,
+        rules: FinishRules,
+        usage: Usage,
+        new_text: Callable[[], EscapedText | ChoiceText],
+        *,
+        matching: ChoiceText | None = None,
+    ) -> None:
+        """Make a pipeline.
+
+        Args:
+            rules: How the choice ends.
+            usage: Counts what the request uses.
+            new_text: Makes the decoder of the whole text.
+            matching: Decodes at once instead, and looks for stop strings.
+        """
+        self._rules = rules
+        self._usage = usage
+        self._new_text = new_text
+        self._matching = matching
+        self._texts: list[str] = []
+        self._visible = 0
+        """How many of the ids are text; the others come last."""
+
+        self.token_ids: list[int] = []
+        self.logprobs: list[Logprobs] = []
+        self.prompt_logprobs: list[Logprobs] = []
+        self.finish_reason: str | None = None
+        """None until the choice has ended, and when it has ended with ``error``."""
+
+        self.stop_reason: int | str | None = None
+        self.kv_transfer_params: Any = None
+        self.ec_transfer_params: Any = None
+        self.error: VllmFrontError | None = None
+
+    def on_tokens(self, token_ids: list[int]) -> bool:
+        if self._matching is None:
+            self.token_ids += token_ids
+            return False
+        return self._match(token_ids)
+
+    def on_output(self, output: EngineOutput) -> bool:
+        self._note(output)
+        before = len(self.token_ids)
+        reason = output.finish_reason
+        visible = output.new_token_ids
+        if reason is not None:
+            visible = self._rules.visible(visible, reason)
+        matched = self.on_tokens(visible)
+        if not matched:
+            self._visible = len(self.token_ids)
+            self.token_ids += output.new_token_ids[len(visible) :]
+        if output.logprobs is not None:
+            self.logprobs.append(first_rows(output.logprobs, len(self.token_ids) - before))
+        if reason is not None and not matched:
+            self._end(output)
+        return matched
+
+    def on_error(self, error: VllmFrontError) -> None:
+        self.error = error
+
+    def text_json(self, prefix: str) -> bytes:
+        """Return *prefix* and all text as a JSON string; to be called once, after the end."""
+        if self._matching is not None:
+            inside = json_escape("".join(self._texts))
+        else:
+            visible = self.token_ids[: self._visible]
+            text = self._new_text()
+            if isinstance(text, EscapedText):
+                inside = text.feed(visible) + text.finish()
+            else:
+                inside = json_escape(text.feed(visible)[0] + text.finish())
+        return b'"%b%b"' % (json_escape(prefix), inside)
+
+    def _match(self, token_ids: list[int]) -> bool:
+        text = self._matching
+        assert text is not None
+        shown, used = text.feed(token_ids)
+        self._texts.append(shown)
+        self.token_ids += token_ids[:used]
+        if text.match is None:
+            return False
+        self.finish_reason = "stop"
+        self.stop_reason = text.match.stop
+        self._usage.completion_tokens += len(self.token_ids)
+        return True
+
+    def _note(self, output: EngineOutput) -> None:
+        if output.prefill_stats is not None and self._usage.cached_tokens is not None:
+            self._usage.cached_tokens += output.prefill_stats.num_cached_tokens
+        if output.prompt_logprobs is not None:
+            self.prompt_logprobs.append(output.prompt_logprobs)
+        if output.kv_transfer_params is not None:
+            self.kv_transfer_params = output.kv_transfer_params
+        if output.ec_transfer_params is not None:
+            self.ec_transfer_params = output.ec_transfer_params
+
+    def _end(self, output: EngineOutput) -> None:
+        assert output.finish_reason is not None
+        self._usage.completion_tokens += len(self.token_ids)
+        if self._matching is not None:
+            self._texts.append(self._matching.finish())
+        name = FINISH_NAMES.get(output.finish_reason)
+        if name is None:
+            self.error = self._rules.error_of(output, len(self.token_ids))
+        self.finish_reason = name
+        self.stop_reason = output.stop_reason
