@@ -10,8 +10,9 @@ from typing import Any
 
 import msgspec
 
-from vllmfront.engine._request import StructuredOutputs
+from vllmfront.engine import StructuredOutputs
 from vllmfront.errors import MalformedRequest, RequestRejected
+from vllmfront.text._grammar import regex_fault, schema_fault
 from vllmfront.text._request import SamplingLimits, SamplingRequest
 
 _KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
@@ -102,6 +103,8 @@ def _constraint(kind: str, value: Any) -> Any:
     _typed(kind, value, str, "a string")
     if kind != "regex" and not value.strip():
         raise _empty(kind)
+    if kind == "regex" and (fault := regex_fault(value)) is not None:
+        raise _invalid(f"invalid structured outputs params: Invalid regex: {fault}")
     if kind == "structural_tag" and _parse(value) is _BROKEN:
         raise _invalid("invalid structured outputs params: Invalid structural tag specification.")
     return value
@@ -109,17 +112,19 @@ def _constraint(kind: str, value: Any) -> Any:
 
 def _json_schema(value: Any) -> str | Mapping[str, Any]:
     """A schema is an object, or JSON text; the engine takes nothing else."""
-    if isinstance(value, Mapping):
-        return value
     if isinstance(value, bool):
         return "true" if value else "false"
-    if not isinstance(value, str):
-        raise _invalid("json must be a JSON schema or its text")
-    if not value.strip():
-        raise _empty("json")
-    if not isinstance(_parse(value), Mapping | bool):
+    schema = value
+    if isinstance(value, str):
+        if not value.strip():
+            raise _empty("json")
+        schema = _parse(value)
+    if not isinstance(schema, Mapping | bool):
         raise _invalid("invalid structured outputs params: Invalid JSON grammar specification.")
-    return value
+    if (fault := schema_fault(schema)) is not None:
+        raise _invalid(f"invalid structured outputs params: Invalid JSON schema: {fault}")
+    result: str | Mapping[str, Any] = value
+    return result
 
 
 _BROKEN = object()
@@ -177,7 +182,7 @@ def _named_schema(named: Any) -> str | Mapping[str, Any]:
     try:
         return _json_schema(schema)
     except RequestRejected as error:
-        raise _malformed("schema must be a JSON schema") from error
+        raise RequestRejected(error.message, param="response_format") from error
 
 
 def _structural_tag(shape: Mapping[str, Any]) -> str:

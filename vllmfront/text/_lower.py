@@ -7,7 +7,7 @@ decides, then the neutral value; greedy sampling resets nothing.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from vllmfront.engine._request import RepetitionDetection, SamplingParams
+from vllmfront.engine import RepetitionDetection, SamplingParams
 from vllmfront.errors import RequestRejected
 from vllmfront.models import GenerationDefaults
 from vllmfront.text._check import parse_token_id

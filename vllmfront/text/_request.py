@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from vllmfront.engine._request import RepetitionDetection
+from vllmfront.engine import RepetitionDetection
 from vllmfront.errors import ConfigurationError
 
 

@@ -45,6 +45,7 @@ class Tokenizer:
         self.special_ids: frozenset[int] = frozenset(i for i, t in added.items() if t.special)
         """Ids that ``skip_special_tokens`` skips; other added tokens always stay."""
 
+        self._added = {token_id: token.content for token_id, token in added.items()}
         self._encoder = encoder
         self._limiter = trio.CapacityLimiter(_LONG_ENCODES)
         self._bytes: list[bytes] | None = None
@@ -122,14 +123,26 @@ class Tokenizer:
         return self._encoder.token_to_id(token)
 
     def detokenizer(
-        self, prompt_token_ids: Sequence[int] = (), *, skip_special_tokens: bool = True
+        self,
+        prompt_token_ids: Sequence[int] = (),
+        *,
+        skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,
     ) -> Detokenizer:
-        """Return an incremental decoder for what follows the prompt."""
+        """Return an incremental decoder for what follows the prompt.
+
+        Without *spaces_between_special_tokens* added tokens that are shown stand side by side
+        where the decoder would put a space; byte-level decoders put none in any case.
+        """
         skipped = self.special_ids if skip_special_tokens else frozenset[int]()
         if self._bytes is not None:
             return ByteDetokenizer(self._bytes, skipped, prompt_token_ids)
+        apart = skip_special_tokens or spaces_between_special_tokens
         return WindowDetokenizer(
-            lambda ids: self.decode(ids, skip_special_tokens), skipped, prompt_token_ids
+            lambda ids: self.decode(ids, skip_special_tokens),
+            skipped,
+            prompt_token_ids,
+            None if apart else self._added,
         )
 
     def json_table(self, skip_special_tokens: bool = True) -> Sequence[bytes | None] | None:
