@@ -14,15 +14,13 @@ from vllmfront.api.openai._offload import INLINE_SIZE, Offload
 from vllmfront.api.openai._pipelines import Pipelines
 from vllmfront.api.openai._service import ModelService
 from vllmfront.api.openai._usage import Usage
-from vllmfront.engine import EngineRequest, SamplingParams, StructuredOutputs
+from vllmfront.engine import EngineRequest, SamplingParams
 from vllmfront.text import (
     SamplingRequest,
     fit_prompt,
     lower_sampling,
     reject_empty_prompt,
 )
-
-_CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 
 
 @attrs.frozen(kw_only=True)
@@ -89,11 +87,9 @@ class Admission:
             self.marks.id, self.marks.created, self.service.model, self.object + chunk
         )
 
-    def pipelines(self, requests: Sequence[EngineRequest]) -> Pipelines:
-        constraint = None
-        if self.service.refuses_silently and requests[0].sampling is not None:
-            constraint = _constraint_of(requests[0].sampling.structured_outputs)
-        return Pipelines(self.service.tokenizer, self.sampling, constraint)
+    @property
+    def pipelines(self) -> Pipelines:
+        return Pipelines(self.service.tokenizer, self.sampling)
 
     def usage(self, requests: Sequence[EngineRequest]) -> Usage:
         return Usage(
@@ -119,9 +115,3 @@ class Admission:
         if by_id is None:
             by_id = self.service.options.return_tokens_as_token_ids
         return token_id_name if by_id else self.decode_token
-
-
-def _constraint_of(constraints: StructuredOutputs | None) -> str | None:
-    if constraints is None:
-        return None
-    return next(name for name in _CONSTRAINTS if getattr(constraints, name) is not None)

@@ -2,8 +2,8 @@
 
 import json
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin
 
 import attrs
 import msgspec
@@ -18,6 +18,8 @@ _JSON_TYPE = re.compile(rb"\s*application/(?:[\w.+-]+\+)?json\s*(?:;|$)", re.IGN
 _SYNTAX = "Failed to parse the request body as JSON: "
 _SCHEMA = "Failed to deserialize the JSON body into the target type: "
 _NUMBERS = {U32: "u32", NonZeroU32: "a nonzero u32", I32: "i32", I64: "i64"}
+_UNTAGGED = {"stop": "StringOrArray", "prompt": "Prompt"}
+_WORDS = {"Input data was truncated": "EOF while parsing a value"}
 _PLAIN = {float: "f32", str: "a string", bool: "a boolean", list: "a sequence", dict: "a map"}
 
 
@@ -48,12 +50,13 @@ class Body(Generic[T]):
         except RecursionError as error:
             raise MalformedRequest(f"{_SYNTAX}recursion limit exceeded") from error
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise MalformedRequest(f"{_SYNTAX}{error}") from error
+            problem = str(error).removeprefix("JSON is malformed: ")
+            raise MalformedRequest(_SYNTAX + _WORDS.get(problem, problem)) from error
 
     def _misfit(self, body: bytes, message: str) -> str:
         """Say again, in the peer's way, where *body* does not fit and how."""
         if missing := re.match(
-            r"Object missing required field (`.*`)(?: - at `\$\.?(.*)`)?", message
+            r"Object missing required field (`[^`]*`)(?: - at `\$\.?(.*)`)?", message
         ):
             owner = f"{missing[2]}: " if missing[2] else ""
             return f"{owner}missing field {missing[1]}"
@@ -62,7 +65,14 @@ class Body(Generic[T]):
         if not path:
             found = describe(msgspec.json.decode(body))
             return f"invalid type: {found}, expected struct {self._target.__name__}"
-        value, expected = _look_up(self._target, msgspec.json.decode(body), path)
+        if name := _UNTAGGED.get(path.partition("[")[0]):
+            return (
+                f"{path.partition('[')[0]}: data did not match any variant of untagged enum {name}"
+            )
+        value, target = _look_up(self._target, msgspec.json.decode(body), path)
+        if isinstance(value, str) and get_origin(target) is Literal:
+            return f"{path}: unknown variant `{value}`, expected {_one_of(get_args(target))}"
+        expected = _name_of(target)
         if expected is None:
             return f"{path}: {what}"
         if isinstance(value, int) and "int" in what and "got" not in what:
@@ -70,8 +80,8 @@ class Body(Generic[T]):
         return f"{path}: invalid type: {describe(value)}, expected {expected}"
 
 
-def _look_up(target: Any, value: Any, path: str) -> tuple[Any, str | None]:
-    """Follow *path* and return the value there, and what should be there if that has a name."""
+def _look_up(target: Any, value: Any, path: str) -> tuple[Any, Any]:
+    """Follow *path* and return the value there, and the type that it should have had."""
     for step in re.findall(r"[^.\[\]]+", path):
         if step == "...":  # any value of a mapping
             return None, None
@@ -83,7 +93,7 @@ def _look_up(target: Any, value: Any, path: str) -> tuple[Any, str | None]:
         else:
             value = value[int(step)]
             target = (get_args(target) or (None,))[0]
-    return value, _name_of(_strip_optional(target))
+    return value, _strip_optional(target)
 
 
 def _strip_optional(target: Any) -> Any:
@@ -92,6 +102,11 @@ def _strip_optional(target: Any) -> Any:
         return target
     members = [member for member in get_args(target) if member is not type(None)]
     return members[0] if type(None) in get_args(target) and len(members) == 1 else target
+
+
+def _one_of(names: Sequence[str]) -> str:
+    quoted = [f"`{name}`" for name in names]
+    return " or ".join(quoted) if len(quoted) < 3 else f"one of {', '.join(quoted)}"  # noqa: PLR2004
 
 
 def _name_of(target: Any) -> str | None:

@@ -94,7 +94,7 @@ class ChatCompletions:
             running_usage=len(prompt_ids) if body.wants_running_usage else None,
             interval=admission.sampling.stream_interval or 1,
         )
-        pipelines = admission.pipelines(admitted.requests)
+        pipelines = admission.pipelines
         sinks = [
             pipelines.streamed(
                 answer,
@@ -121,9 +121,9 @@ async def _answer(
     body = admission.body
     prompt_ids = admitted.requests[0].prompt_token_ids
     usage = admission.usage(admitted.requests)
-    pipelines = admission.pipelines(admitted.requests)
+    pipelines = admission.pipelines
     choices = [pipelines.whole(usage, prompt_ids) for _ in range(body.n or 1)]
-    metrics = await run_whole(admitted, choices, [choices])
+    metrics = await run_whole(admitted, [choices])
     parts = AnswerParts(
         head=admission.head(),
         usage=usage,

@@ -19,7 +19,7 @@ Prompt = str | Sequence[int]
 
 @attrs.frozen(kw_only=True)
 class CompletionRequest(GenerationFields):
-    prompt: str | list[str | int | list[int]] | None = None
+    prompt: str | list[str | int | list[int]]
     prompt_embeds: Any = None
     suffix: str | None = None
     logprobs: I32 | None = None
@@ -50,16 +50,12 @@ def prompts_of(request: CompletionRequest) -> list[Prompt]:
     """Return the prompts of a request, one or many, in order.
 
     Raises:
-        MalformedRequest: There is none, or a list mixes kinds.
+        MalformedRequest: A list mixes kinds.
         RequestRejected: A prompt is an empty list.
     """
     prompt = request.prompt
     if isinstance(prompt, str):
         return [prompt]
-    if prompt is None:
-        raise MalformedRequest(
-            "Failed to deserialize the JSON body into the target type: missing field `prompt`"
-        )
     if all(type(item) is int for item in prompt):
         ids: list[int] = prompt  # type: ignore[assignment] # just checked
         return [_checked_ids(ids)]

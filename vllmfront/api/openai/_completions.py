@@ -132,7 +132,7 @@ def _sink(
     body = admission.body
     assert isinstance(body, CompletionRequest)
     prompt_ids = admitted.requests[prompt].prompt_token_ids
-    pipelines = admission.pipelines(admitted.requests)
+    pipelines = admission.pipelines
     logprobs = _logprobs_of(admission)
     running = body.wants_running_usage
 
@@ -153,7 +153,7 @@ def _sink(
                 return frames().opening
             return frames(logprobs.whole((), echoed=prompt_ids, prompt_parts=parts)).opening
 
-        return EchoChoice(answer, frames(), pipelines.rules, opening)
+        return EchoChoice(answer, frames(), opening)
     extras = Extras(
         logprobs=logprobs,
         token_ids=bool(body.return_token_ids),
@@ -173,13 +173,13 @@ async def _answer(
     body = admission.body
     assert isinstance(body, CompletionRequest)
     usage = admission.usage(admitted.requests)
-    pipelines = admission.pipelines(admitted.requests)
+    pipelines = admission.pipelines
     sinks = [
         [pipelines.whole(usage, request.prompt_token_ids) for _ in range(body.n or 1)]
         for request in admitted.requests
     ]
     choices = [choice for of_prompt in sinks for choice in of_prompt]
-    metrics = await run_whole(admitted, choices, sinks)
+    metrics = await run_whole(admitted, sinks)
     parts = AnswerParts(
         head=admission.head(),
         usage=usage,

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from vllmfront.api.openai._choice_text import ChoiceText, EscapedText
-from vllmfront.api.openai._finish import FinishRules
 from vllmfront.api.openai._frames import ChoiceFrames
 from vllmfront.api.openai._stream import StreamedAnswer
 from vllmfront.api.openai._stream_choice import Extras, FastChoice, GeneralChoice
@@ -21,18 +20,14 @@ class Pipelines:
 
     tokenizer: Tokenizer
     sampling: SamplingRequest
-    constraint: str | None = None
-    """The request's constraint, where its engine refuses such a thing without a word."""
 
     @property
     def skip_special_tokens(self) -> bool:
         return self.sampling.skip_special_tokens is not False
 
     @property
-    def rules(self) -> FinishRules:
-        return FinishRules(
-            include_stop=bool(self.sampling.include_stop_str_in_output), constraint=self.constraint
-        )
+    def include_stop(self) -> bool:
+        return bool(self.sampling.include_stop_str_in_output)
 
     def streamed(
         self,
@@ -45,17 +40,26 @@ class Pipelines:
         table = self.tokenizer.json_table(self.skip_special_tokens)
         if table is None or self.sampling.stop_strings or not extras.none:
             return GeneralChoice(
-                answer, frames, self.rules, self._choice_text(prompt_token_ids), extras
+                answer,
+                frames,
+                self._choice_text(prompt_token_ids),
+                extras,
+                include_stop=self.include_stop,
             )
         text = EscapedText(
             self.tokenizer, table, prompt_token_ids, skip_special_tokens=self.skip_special_tokens
         )
-        return FastChoice(answer, frames, self.rules, text)
+        return FastChoice(answer, frames, text, include_stop=self.include_stop)
 
     def whole(self, usage: Usage, prompt_token_ids: Sequence[int]) -> WholeChoice:
         """Return the pipeline of one choice of a whole answer."""
         matching = self._choice_text(prompt_token_ids) if self.sampling.stop_strings else None
-        return WholeChoice(self.rules, usage, self._whole_text(prompt_token_ids), matching=matching)
+        return WholeChoice(
+            usage,
+            self._whole_text(prompt_token_ids),
+            include_stop=self.include_stop,
+            matching=matching,
+        )
 
     def _whole_text(
         self, prompt_token_ids: Sequence[int]
@@ -74,7 +78,7 @@ class Pipelines:
             matcher = StopMatcher(
                 sampling.stop_strings,
                 min_tokens=sampling.min_tokens or 0,
-                include_stop=bool(sampling.include_stop_str_in_output),
+                include_stop=self.include_stop,
             )
         detokenizer = self.tokenizer.detokenizer(
             prompt_token_ids, skip_special_tokens=self.skip_special_tokens

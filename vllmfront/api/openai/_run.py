@@ -12,7 +12,6 @@ from vllmfront.api.openai._marks import RequestMarks
 from vllmfront.api.openai._service import ModelService
 from vllmfront.api.openai._stream import StreamedAnswer
 from vllmfront.api.openai._usage import RequestTimes, metrics_json
-from vllmfront.api.openai._whole_choice import WholeChoice
 from vllmfront.engine import EngineRequest, OutputSink, RequestStream
 from vllmfront.engine.metrics import TerminalCause
 from vllmfront.errors import VllmFrontError
@@ -59,8 +58,8 @@ async def run_streamed(admitted: Admitted, answer: StreamedAnswer, sinks: Sinks)
             raise
 
 
-async def run_whole(admitted: Admitted, choices: Sequence[WholeChoice], sinks: Sinks) -> bytes:
-    """Send a request and return once all *choices* have ended well.
+async def run_whole(admitted: Admitted, sinks: Sinks) -> bytes:
+    """Send a request and return once all choices have ended well.
 
     Returns:
         The ``metrics`` member of the answer.
@@ -71,9 +70,6 @@ async def run_whole(admitted: Admitted, choices: Sequence[WholeChoice], sinks: S
     submitted = admitted.service.engine.submit_all(admitted.requests, sinks)
     async with submitted as stream:
         await _wait(admitted, stream)
-    for choice in choices:
-        if choice.error is not None:
-            raise choice.error
     if not admitted.service.options.per_request_metrics:
         return b"null"
     return metrics_json(times_of(stream), stream.num_generated_tokens, omit_unknown=False)

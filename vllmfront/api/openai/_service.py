@@ -1,7 +1,5 @@
 """What the completion routes serve: a model, its engine, and the operator's options."""
 
-import itertools
-import re
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,8 +18,8 @@ from vllmfront.errors import EngineUnavailable, ModelNotFound, VllmFrontError
 from vllmfront.models import GenerationDefaults
 from vllmfront.text import SamplingLimits, Tokenizer
 
-_EXPLAINING_VERSION = (0, 33)
-"""The version of vLLM that began to say why it refuses a constraint."""
+_ID_BYTES = 4
+"""As many as the peer's public ids have; the engine's ids are unique beyond that."""
 
 
 class Engine(Protocol):
@@ -38,10 +36,6 @@ class Engine(Protocol):
     @property
     def max_model_len(self) -> int | None:
         """The smallest context of all engines; None until one has joined."""
-
-    @property
-    def engine_version(self) -> str | None:
-        """The engine's version of vLLM."""
 
     def submit_all(
         self,
@@ -80,9 +74,6 @@ class ModelService:
     generation: GenerationDefaults
     engine: Engine
     options: ServiceOptions = attrs.field(factory=ServiceOptions)
-    _next_id: Iterator[int] = attrs.field(
-        init=False, factory=lambda: itertools.count(secrets.randbits(32))
-    )
 
     @property
     def model(self) -> str:
@@ -99,12 +90,6 @@ class ModelService:
         if length is None:
             raise EngineUnavailable("The engine is not ready: it has not joined yet.")
         return length
-
-    @property
-    def refuses_silently(self) -> bool:
-        """Whether engines end requests whose constraint they refuse without saying so."""
-        numbers = re.match(r"(\d+)\.(\d+)", self.engine.engine_version or "")
-        return numbers is not None and (int(numbers[1]), int(numbers[2])) < _EXPLAINING_VERSION
 
     def check_model(self, name: str | None) -> None:
         """Refuse a model that is not served; no name means the primary one.
@@ -131,8 +116,8 @@ class ModelService:
         raise EngineUnavailable(f"The engine is not ready: its state is {state.name}.")
 
     def new_id(self) -> str:
-        """Return eight hexadecimal digits that no other request of this server has."""
-        return f"{next(self._next_id) & 0xFFFF_FFFF:08x}"
+        """Return an id for a request whose client chose none."""
+        return secrets.token_hex(_ID_BYTES)
 
 
 class ServiceSlot:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from vllmfront.api.openai._choice_text import ChoiceText, EscapedText
-from vllmfront.api.openai._finish import FINISH_NAMES, FinishRules
+from vllmfront.api.openai._finish import FINISH_NAMES, visible_ids
 from vllmfront.api.openai._frames import ChoiceFrames
 from vllmfront.api.openai._logprobs import LogprobsWriter, first_rows
 from vllmfront.api.openai._stream import StreamedAnswer
@@ -26,12 +26,11 @@ from vllmfront.errors import VllmFrontError
 class _StreamedChoice:
     """What both lanes do at the beginning and at the end."""
 
-    __slots__ = ("_answer", "_frames", "_opening", "_rules", "num_tokens")
+    __slots__ = ("_answer", "_frames", "_opening", "num_tokens")
 
-    def __init__(self, answer: StreamedAnswer, frames: ChoiceFrames, rules: FinishRules) -> None:
+    def __init__(self, answer: StreamedAnswer, frames: ChoiceFrames) -> None:
         self._answer = answer
         self._frames = frames
-        self._rules = rules
         self._opening = frames.opening
         """Goes before the first event, and is empty then."""
 
@@ -49,11 +48,12 @@ class _StreamedChoice:
     def _end(
         self, output: EngineOutput, reason: FinishReason, events: bytes, usage: bytes | None = None
     ) -> bool:
-        """End the choice, or the whole answer when the engine could not finish it."""
+        """End the choice; an error is left to the request's task, which is told of it."""
         name = FINISH_NAMES.get(reason)
         if name is None:
             self._answer.usage.completion_tokens += self.num_tokens
-            self._answer.fail(self._rules.error_of(output, self.num_tokens), events)
+            if events:
+                self._answer.write(events)
             return True
         return self._end_well(name, output.stop_reason, events, usage)
 
@@ -72,16 +72,18 @@ class _StreamedChoice:
 class FastChoice(_StreamedChoice):
     """A choice of which only text is asked for, from a byte-level vocabulary."""
 
-    __slots__ = ("_escape", "_head", "_held", "_skips_empty", "_tail", "_text")
+    __slots__ = ("_escape", "_head", "_held", "_include_stop", "_skips_empty", "_tail", "_text")
 
     def __init__(
         self,
         answer: StreamedAnswer,
         frames: ChoiceFrames,
-        rules: FinishRules,
         text: EscapedText,
+        *,
+        include_stop: bool,
     ) -> None:
-        super().__init__(answer, frames, rules)
+        super().__init__(answer, frames)
+        self._include_stop = include_stop
         self._text = text
         self._escape = text.feed
         self._head = frames.text_head
@@ -108,7 +110,7 @@ class FastChoice(_StreamedChoice):
         if reason is None:
             return self.on_tokens(output.new_token_ids)
         self.num_tokens += len(output.new_token_ids)
-        token_ids = self._rules.visible(output.new_token_ids, reason)
+        token_ids = visible_ids(output.new_token_ids, reason, include_stop=self._include_stop)
         if self._held is not None:
             token_ids = self._held + token_ids
             self._held = None
@@ -167,6 +169,7 @@ class GeneralChoice(_StreamedChoice):
         "_first",
         "_held",
         "_ids",
+        "_include_stop",
         "_logprobs",
         "_shown_characters",
         "_text",
@@ -177,11 +180,13 @@ class GeneralChoice(_StreamedChoice):
         self,
         answer: StreamedAnswer,
         frames: ChoiceFrames,
-        rules: FinishRules,
         text: ChoiceText,
         extras: Extras,
+        *,
+        include_stop: bool,
     ) -> None:
-        super().__init__(answer, frames, rules)
+        super().__init__(answer, frames)
+        self._include_stop = include_stop
         self._text = text
         self._extras = extras
         self._first = True
@@ -202,7 +207,7 @@ class GeneralChoice(_StreamedChoice):
         reason = output.finish_reason
         if reason is None:
             return self._take(output.new_token_ids, output.logprobs)
-        visible = self._rules.visible(output.new_token_ids, reason)
+        visible = visible_ids(output.new_token_ids, reason, include_stop=self._include_stop)
         self._collect(visible, output.logprobs, rest=output.new_token_ids[len(visible) :])
         if self._text.match is not None:
             return self._end_at_stop_string()
@@ -285,11 +290,10 @@ class EchoChoice(_StreamedChoice):
         self,
         answer: StreamedAnswer,
         frames: ChoiceFrames,
-        rules: FinishRules,
         opening: Callable[[Sequence[Logprobs]], bytes],
     ) -> None:
         """Make a pipeline; *opening* makes the event from the prompt's log probabilities."""
-        super().__init__(answer, frames, rules)
+        super().__init__(answer, frames)
         self._open = opening
         self._prompt_logprobs: list[Logprobs] = []
 

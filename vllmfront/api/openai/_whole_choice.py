@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vllmfront.api.openai._choice_text import ChoiceText, EscapedText
-from vllmfront.api.openai._finish import FINISH_NAMES, FinishRules
+from vllmfront.api.openai._finish import FINISH_NAMES, visible_ids
 from vllmfront.api.openai._logprobs import first_rows
 from vllmfront.api.openai._usage import Usage
 from vllmfront.engine import EngineOutput, Logprobs
@@ -19,14 +19,13 @@ class WholeChoice:
     """
 
     __slots__ = (
+        "_include_stop",
         "_matching",
         "_new_text",
-        "_rules",
         "_texts",
         "_usage",
         "_visible",
         "ec_transfer_params",
-        "error",
         "finish_reason",
         "kv_transfer_params",
         "logprobs",
@@ -37,21 +36,21 @@ class WholeChoice:
 
     def __init__(
         self,
-        rules: FinishRules,
         usage: Usage,
         new_text: Callable[[], EscapedText | ChoiceText],
         *,
+        include_stop: bool,
         matching: ChoiceText | None = None,
     ) -> None:
         """Make a pipeline.
 
         Args:
-            rules: How the choice ends.
             usage: Counts what the request uses.
             new_text: Makes the decoder of the whole text.
+            include_stop: Whether the token that stopped the engine is text.
             matching: Decodes at once instead, and looks for stop strings.
         """
-        self._rules = rules
+        self._include_stop = include_stop
         self._usage = usage
         self._new_text = new_text
         self._matching = matching
@@ -63,12 +62,11 @@ class WholeChoice:
         self.logprobs: list[Logprobs] = []
         self.prompt_logprobs: list[Logprobs] = []
         self.finish_reason: str | None = None
-        """None until the choice has ended, and when it has ended with ``error``."""
+        """None until the choice has ended well."""
 
         self.stop_reason: int | str | None = None
         self.kv_transfer_params: Any = None
         self.ec_transfer_params: Any = None
-        self.error: VllmFrontError | None = None
 
     def on_tokens(self, token_ids: list[int]) -> bool:
         if self._matching is None:
@@ -82,7 +80,7 @@ class WholeChoice:
         reason = output.finish_reason
         visible = output.new_token_ids
         if reason is not None:
-            visible = self._rules.visible(visible, reason)
+            visible = visible_ids(visible, reason, include_stop=self._include_stop)
         matched = self.on_tokens(visible)
         if not matched:
             self._visible = len(self.token_ids)
@@ -94,7 +92,7 @@ class WholeChoice:
         return matched
 
     def on_error(self, error: VllmFrontError) -> None:
-        self.error = error
+        """Do nothing: the request's task gets the error and answers with it."""
 
     def text_json(self, prefix: str) -> bytes:
         """Return *prefix* and all text as a JSON string; to be called once, after the end."""
@@ -137,8 +135,5 @@ class WholeChoice:
         self._usage.completion_tokens += len(self.token_ids)
         if self._matching is not None:
             self._texts.append(self._matching.finish())
-        name = FINISH_NAMES.get(output.finish_reason)
-        if name is None:
-            self.error = self._rules.error_of(output, len(self.token_ids))
-        self.finish_reason = name
+        self.finish_reason = FINISH_NAMES.get(output.finish_reason)
         self.stop_reason = output.stop_reason
