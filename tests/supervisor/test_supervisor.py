@@ -118,7 +118,7 @@ async def test_a_failure_at_the_first_start_is_not_retried_and_stops_what_is_up(
         stage.child("one"), stage.child("two", ends_after=0.0, fails=True), intensity=9
     )
     shutdown = Shutdown(budget=0.0, margin=30.0)
-    with pytest.raises(RestartLimitExceeded, match=r"two: two broke") as caught:
+    with pytest.raises(RestartLimitExceeded, match="two failed") as caught:
         await tree.supervise(shutdown)
 
     assert isinstance(caught.value.__cause__, RuntimeError)
@@ -136,7 +136,7 @@ async def test_a_child_that_fails_is_restarted_alone_until_it_is_too_often(
     raised = await run_for(100.0, tree)
 
     assert stage.events == ["one begins", *["two begins"] * 3, "one stopped"]
-    assert raised == ["two: two broke <- RuntimeError('two broke')"]
+    assert raised == ["two failed <- RuntimeError('two broke')"]
 
 
 async def test_failures_that_lie_far_apart_are_restarted_for_ever(
@@ -148,7 +148,7 @@ async def test_failures_that_lie_far_apart_are_restarted_for_ever(
 
     assert await run_for(95.0, calm) == []
     assert calm.snapshot().children[0].generation == 10
-    assert await run_for(100.0, tree) == ["one: one broke <- RuntimeError('one broke')"]
+    assert await run_for(100.0, tree) == ["one failed <- RuntimeError('one broke')"]
 
 
 @pytest.mark.parametrize(

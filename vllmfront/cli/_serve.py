@@ -22,6 +22,7 @@ from vllmfront.lifecycles import (
     ServeConfig,
     ServerConfig,
     TlsConfig,
+    run_serve,
 )
 
 _LOGGER = logging.getLogger(__name__)
@@ -47,9 +48,6 @@ def run(words: Sequence[str]) -> int:
         _LOGGER.warning("argument '%s' has no effect in this frontend, ignoring", name)
     config = build_config(model, given, split.engine)
     config.check()
-    # Everything above is quick, so that usage errors are: the server's modules load only now.
-    from vllmfront.lifecycles import run_serve
-
     return run_serve(config)
 
 

@@ -11,6 +11,7 @@ from vllmfront.lifecycles._config import (
     ServerConfig,
     TlsConfig,
 )
+from vllmfront.lifecycles._run import run_serve
 
 __all__ = [
     "ChatConfig",
@@ -22,4 +23,5 @@ __all__ = [
     "ServeConfig",
     "ServerConfig",
     "TlsConfig",
+    "run_serve",
 ]

@@ -11,6 +11,7 @@ from vllmfront.supervisor._spec import (
     SupervisorSnapshot,
 )
 from vllmfront.supervisor._supervisor import ChildNotReady, ChildReturned, Supervisor
+from vllmfront.supervisor._wait import wait_any
 from vllmfront.supervisor._window import RestartWindow
 
 __all__ = [
@@ -30,4 +31,5 @@ __all__ = [
     "SupervisorSnapshot",
     "open_process",
     "serve_signals",
+    "wait_any",
 ]

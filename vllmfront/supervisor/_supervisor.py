@@ -21,6 +21,7 @@ from vllmfront.supervisor._spec import (
     Restart,
     SupervisorSnapshot,
 )
+from vllmfront.supervisor._wait import wait_any
 from vllmfront.supervisor._window import RestartWindow
 
 _LOGGER = logging.getLogger(__name__)
@@ -158,8 +159,7 @@ class Supervisor:
                 if scope.cancelled_caught:
                     _LOGGER.error("%r: a child does not end, although cancelled", self)
         if failed is not None:
-            text = f"{failed.spec.name}: {failed.last_failure}"
-            raise RestartLimitExceeded(text) from failed.failure
+            raise RestartLimitExceeded(f"{failed.spec.name} failed") from failed.failure
 
     async def _start_all(self, nursery: trio.Nursery, shutdown: Shutdown) -> _Child | None:
         """Start every child, each when the one before is ready; return one that fails.
@@ -179,7 +179,7 @@ class Supervisor:
         child.begin()
         nursery.start_soon(child.run, name=f"{self.name}/{child.spec.name}")
         with trio.move_on_after(child.spec.start_budget) as budget:
-            await _first_of(child.ready, child.ended, shutdown.requested)
+            await wait_any(child.ready.wait, child.ended.wait, shutdown.requested.wait)
         if budget.cancelled_caught:
             await self._cancel(child, "was not ready in time")
             child.failure = ChildNotReady(
@@ -199,8 +199,8 @@ class Supervisor:
                         return child
                     _LOGGER.warning("restarting %s: %s", child.spec.name, child.last_failure)
                     await self._start(nursery, child, shutdown)
-            running = [child.ended for child in self._children if not child.judged]
-            await _first_of(shutdown.requested, *running)
+            running = [child.ended.wait for child in self._children if not child.judged]
+            await wait_any(shutdown.requested.wait, *running)
         return None
 
     def _stop_limit(self) -> float:
@@ -215,7 +215,7 @@ class Supervisor:
         own = trio.current_time() + child.spec.stop_budget
         with trio.move_on_at(min(own, shutdown.end)) as budget:
             if not shutdown.hurried.is_set():
-                await _first_of(child.ended, shutdown.hurried)
+                await wait_any(child.ended.wait, shutdown.hurried.wait)
                 budget.deadline = min(own, shutdown.end)
             await child.ended.wait()
         await self._cancel(child, "did not stop in time")
@@ -229,15 +229,3 @@ class Supervisor:
             _LOGGER.warning("cancelling %s, which %s", child.spec.name, reason)
             child.scope.cancel(reason=f"{child.spec.name} {reason}")
             await child.ended.wait()
-
-
-async def _first_of(*events: trio.Event) -> None:
-    """Wait until one of *events* is set."""
-    async with trio.open_nursery() as nursery:
-
-        async def wait(event: trio.Event) -> None:
-            await event.wait()
-            nursery.cancel_scope.cancel(reason="another event came first")
-
-        for event in events:
-            nursery.start_soon(wait, event)

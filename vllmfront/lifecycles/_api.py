@@ -1,0 +1,125 @@
+"""The HTTP side: up from the first moment, honest about the rest, and the last to say goodbye."""
+
+import os
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+
+import attrs
+import trio
+
+from vllmfront.api.edge import AccessControl, CorsPolicy, Edge
+from vllmfront.api.http import (
+    Handler,
+    HttpConfig,
+    HttpServer,
+    Listener,
+    TlsConfig,
+    serve_http,
+)
+from vllmfront.api.metrics import HttpMetrics
+from vllmfront.api.openai import OpenAiRoutes
+from vllmfront.api.routes import open_operator_router
+from vllmfront.engine import EngineClient, TerminalCause
+from vllmfront.errors import ConfigurationError
+from vllmfront.lifecycles._config import ServeConfig, ServerConfig
+from vllmfront.lifecycles._facts import Facts
+from vllmfront.lifecycles._model import DrainingSlot
+from vllmfront.supervisor import Shutdown, wait_any
+
+FLUSH_BUDGET = 1.0
+"""Seconds for last frames and refusals to reach clients that read."""
+
+
+@attrs.frozen(kw_only=True)
+class ApiServer:
+    """Serves HTTP on listeners that somebody else owns."""
+
+    config: ServeConfig
+    listeners: Sequence[Listener]
+    client: EngineClient
+    slot: DrainingSlot
+    shutdown: Shutdown
+
+    async def run(
+        self, stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Be the body of a child: ready when connections are answered; drains when stopped.
+
+        Raises:
+            ConfigurationError: Certificates are unusable.
+        """
+        http = http_config(self.config.server, os.environ)
+        async with self._open_handler() as (handler, routes), trio.open_nursery() as nursery:
+            nursery.start_soon(routes.serve_keep_alives, name="stream keep-alives")
+            server = await nursery.start(serve_http, self.listeners, handler, http)
+            task_status.started()
+            await stop.wait()
+            await self._drain(server)
+            nursery.cancel_scope.cancel(reason="drained")
+
+    @asynccontextmanager
+    async def _open_handler(self) -> AsyncGenerator[tuple[Handler, OpenAiRoutes]]:
+        """Put all routes behind one handler."""
+        server = self.config.server
+        metrics = HttpMetrics()
+        facts = Facts(config=self.config, client=self.client, slot=self.slot)
+        routes = OpenAiRoutes(self.slot, keep_alive_interval=server.sse_keep_alive_interval)
+        async with open_operator_router(facts, metrics, os.environ) as router:
+            for method, path, handler in routes:
+                router.add(method, path, handler)
+            yield (
+                Edge(
+                    handler=router,
+                    allowed=router.allowed,
+                    access=AccessControl(server.api_keys),
+                    cors=CorsPolicy(
+                        allowed_origins=server.cors.origins,
+                        allowed_methods=server.cors.methods,
+                        allowed_headers=server.cors.headers,
+                        allow_credentials=server.cors.credentials,
+                    ),
+                    metrics=metrics,
+                    request_id_headers=server.request_id_headers,
+                ),
+                routes,
+            )
+
+    async def _drain(self, server: HttpServer) -> None:
+        """Refuse new work, let the running one go on until the deadline, then end it in words."""
+        self.slot.close()
+        server.begin_drain(keep_listening=True)
+        if self.shutdown.requested.is_set():
+            with trio.move_on_at(self.shutdown.deadline):
+                await wait_any(server.wait_drained, self.shutdown.hurried.wait)
+        self.client.abort_all(TerminalCause.SHUTDOWN)
+        with trio.move_on_after(FLUSH_BUDGET):
+            await server.wait_drained()
+        server.abort_connections()
+
+
+def http_config(server: ServerConfig, environ: "os._Environ[str] | dict[str, str]") -> HttpConfig:
+    """Make the HTTP server's configuration.
+
+    Raises:
+        ConfigurationError: An environment variable makes no sense.
+    """
+    tls = None
+    if server.tls.certfile is not None:
+        tls = TlsConfig(
+            certfile=server.tls.certfile,
+            keyfile=server.tls.keyfile,
+            ca_certs=server.tls.ca_certs,
+            cert_reqs=server.tls.cert_reqs,
+            ciphers=server.tls.ciphers,
+        )
+    config = HttpConfig(
+        keep_alive_timeout=server.keep_alive_timeout, send_timeout=server.send_timeout, tls=tls
+    )
+    limit = environ.get("VLLM_HTTP_MAX_REQUEST_BODY_SIZE")
+    if not limit:
+        return config
+    if not limit.isascii() or not limit.isdecimal():
+        raise ConfigurationError(
+            f"VLLM_HTTP_MAX_REQUEST_BODY_SIZE must be a number of bytes, not {limit!r}"
+        )
+    return attrs.evolve(config, max_body_bytes=int(limit))

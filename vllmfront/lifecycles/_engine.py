@@ -1,0 +1,113 @@
+"""The managed engine: a process tree whose end is an event that everybody is told of."""
+
+import logging
+import shlex
+
+import attrs
+import trio
+
+from vllmfront.engine import EngineClient, EngineState
+from vllmfront.errors import EngineDied, StartupFailed, VllmFrontError
+from vllmfront.lifecycles._command import ENVIRONMENT, check_interpreter, engine_command
+from vllmfront.lifecycles._config import EngineConfig
+from vllmfront.supervisor import (
+    ManagedProcess,
+    ProcessExit,
+    ProcessSpec,
+    Shutdown,
+    open_process,
+    wait_any,
+)
+
+_LOGGER = logging.getLogger(__name__)
+
+STOP_BUDGET = 5.0
+"""Seconds from SIGTERM to SIGKILL, as the reference: its requests have ended before."""
+
+_LINGER = 10.0
+"""Seconds that a process may outlive its engine: a launcher notices within about six."""
+
+
+@attrs.frozen(kw_only=True)
+class ManagedEngine:
+    """Runs the engine's process, and tells the client when it ends."""
+
+    model: str
+    config: EngineConfig
+    client: EngineClient
+    shutdown: Shutdown
+
+    async def run(
+        self, stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Be the body of a child: ready at once, because the client says what state it is in.
+
+        Raises:
+            ConfigurationError: There is no interpreter with vLLM.
+            StartupFailed: The process ended before the engine was ready.
+            EngineDied: It ended later, or the engine in it did.
+        """
+        task_status.started()
+        failure: VllmFrontError | None = None
+        async with trio.open_nursery() as nursery:
+            try:
+                await check_interpreter(self.config.python)
+                failure = await self._run_process(nursery, stop)
+            except VllmFrontError as exc:
+                failure = exc
+            nursery.cancel_scope.cancel(reason="the engine's process has ended")
+        if failure is not None:
+            raise failure
+
+    async def _run_process(self, nursery: trio.Nursery, stop: trio.Event) -> VllmFrontError | None:
+        """Run the process; return what went wrong, or None when it was stopped."""
+        spec = self._spec()
+        _LOGGER.info("starting the managed engine: %s", shlex.join(spec.argv))
+        failure: VllmFrontError | None = None
+        async with open_process(spec) as process:
+            nursery.start_soon(self._kill_when_hurried, process)
+            await wait_any(stop.wait, process.wait, self.client.wait_dead)
+            if not stop.is_set():
+                failure = await self._explain(process)
+            else:
+                _LOGGER.info("stopping the managed engine, process %d", process.pid)
+        _LOGGER.info("the managed engine's process %d is gone", process.pid)
+        return failure
+
+    def _spec(self) -> ProcessSpec:
+        address = self.client.handshake_address
+        assert address is not None
+        port = int(address.rpartition(":")[2])
+        return ProcessSpec(
+            argv=engine_command(self.model, self.config, port),
+            prefix="(engine) ",
+            environment=ENVIRONMENT,
+            stop_budget=STOP_BUDGET,
+        )
+
+    async def _kill_when_hurried(self, process: ManagedProcess) -> None:
+        await self.shutdown.hurried.wait()
+        process.kill()
+
+    async def _explain(self, process: ManagedProcess) -> VllmFrontError:
+        """Say why the engine is gone; tells the client, and with it every stream."""
+        loading = self.client.state is EngineState.LOADING
+        error = self.client.error
+        if process.exit is None:
+            _LOGGER.error("the engine is gone (%s); waiting for its process to end", error)
+            with trio.move_on_after(_LINGER):
+                await process.wait()
+        return self._report(process.exit, error, loading=loading)
+
+    def _report(
+        self, end: ProcessExit | None, error: VllmFrontError | None, *, loading: bool
+    ) -> VllmFrontError:
+        if end is None:
+            text = f"the managed engine failed ({error}), and its process did not end by itself"
+            return EngineDied(text)
+        # Clients learn how it ended; what it printed is the operator's.
+        self.client.report_death(f"The engine process {end.describe()}.")
+        cause = f" ({error})" if error is not None else ""
+        if loading:
+            return StartupFailed(f"before it was ready, the managed engine {end.report()}")
+        return EngineDied(f"the managed engine{cause} {end.report()}")

@@ -1,0 +1,197 @@
+"""The model's files, loaded beside the engine, and what routes need of them."""
+
+import gc
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+import trio
+
+from vllmfront.api.openai import ModelService, ServiceOptions, ServiceSlot
+from vllmfront.chat import (
+    ChatOptions,
+    ChatRenderer,
+    ContentFormat,
+    NamedTemplates,
+    clean_template_file,
+    is_inline_template,
+)
+from vllmfront.engine import EngineClient, GuardLimits
+from vllmfront.errors import ConfigurationError, EngineUnavailable
+from vllmfront.lifecycles._config import ChatConfig, ServeConfig
+from vllmfront.models import ModelDescription, load_model_description, read_text, resolve_model
+from vllmfront.supervisor import wait_any
+from vllmfront.text import SamplingLimits, load_tokenizer
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class DrainingSlot(ServiceSlot):
+    """A slot that can be closed to new requests while the running ones go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.closed = False
+        self.filled = False
+
+    def put(self, service: ModelService) -> None:
+        super().put(service)
+        self.filled = True
+
+    def close(self) -> None:
+        """Refuse every request from now on."""
+        self.closed = True
+
+    def require(self) -> ModelService:
+        if self.closed:
+            raise EngineUnavailable("The server is shutting down.")
+        return super().require()
+
+
+@attrs.frozen(kw_only=True)
+class ModelLoader:
+    """Loads the model's files once, and fills the slot."""
+
+    config: ServeConfig
+    client: EngineClient
+    slot: DrainingSlot
+
+    async def run(
+        self, stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Be the body of a child: ready at once, because the slot says so when it is empty.
+
+        Raises:
+            ConfigurationError: The files are missing, unusable, or not for this deployment.
+        """
+        task_status.started()
+        failure: ConfigurationError | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_cancel_when, stop, nursery.cancel_scope)
+            try:
+                await self._load()
+            except ConfigurationError as exc:
+                failure = exc
+            else:
+                await wait_any(self.client.wait_dead, self._announce)
+            nursery.cancel_scope.cancel(reason="the model is loaded")
+        if failure is not None:
+            raise failure
+
+    async def _load(self) -> None:
+        service = await load_service(self.config, self.client)
+        self.slot.put(service)
+        # What start-up has built stays: the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+
+    async def _announce(self) -> None:
+        await self.client.wait_state(lambda state: state.value == "ready")
+        info = self.client.info
+        _LOGGER.info(
+            "serving %s: engine %s, context of %s tokens",
+            ", ".join(served_names(self.config)),
+            info.vllm_version,
+            info.max_model_len,
+        )
+
+
+async def load_service(config: ServeConfig, client: EngineClient) -> ModelService:
+    """Load tokenizer and templates in worker threads.
+
+    Raises:
+        ConfigurationError: The files are missing, unusable, or not for this deployment.
+    """
+    wanted = config.model
+    files = await resolve_model(
+        wanted.model,
+        revision=wanted.revision,
+        tokenizer=wanted.tokenizer,
+        tokenizer_revision=wanted.tokenizer_revision,
+        hf_config_path=wanted.config_path,
+    )
+    model = await trio.to_thread.run_sync(
+        lambda: load_model_description(files, hf_overrides=wanted.overrides),
+        abandon_on_cancel=True,
+    )
+    _check_deployment(config, model)
+    client.set_limits(GuardLimits(vocab_size=model.config.vocab_size, max_model_len=None))
+    renderer = await trio.to_thread.run_sync(
+        lambda: _renderer(config.chat, model), abandon_on_cancel=True
+    )
+    if renderer.problem is not None:
+        _LOGGER.warning("chats will fail: %s", renderer.problem)
+    tokenizer = await load_tokenizer(model)
+    server, decoding = config.server, config.decoding
+    return ModelService(
+        served_names=served_names(config),
+        tokenizer=tokenizer,
+        renderer=renderer,
+        generation=(
+            model.generation.neutral() if wanted.generation_config == "vllm" else model.generation
+        ),
+        engine=client,
+        options=ServiceOptions(
+            stream_interval=decoding.stream_interval,
+            return_tokens_as_token_ids=decoding.return_tokens_as_token_ids,
+            prompt_tokens_details=server.prompt_tokens_details,
+            per_request_metrics=server.per_request_metrics,
+            log_requests=server.log_requests,
+            limits=SamplingLimits.from_environment(
+                os.environ,
+                max_logprobs=decoding.max_logprobs,
+                structured_backend=decoding.structured_outputs_backend,
+            ),
+        ),
+    )
+
+
+def served_names(config: ServeConfig) -> Sequence[str]:
+    """Return the names that clients may use, the one in answers first."""
+    return tuple(config.server.served_model_names) or (config.model.model,)
+
+
+def _check_deployment(config: ServeConfig, model: ModelDescription) -> None:
+    if model.config.is_moe and config.engine.data_parallel_size > 1:
+        raise ConfigurationError(
+            f"{config.model.model} is a mixture of experts: its data-parallel engines step "
+            "together, which this build does not coordinate yet; use --data-parallel-size 1"
+        )
+
+
+def _renderer(chat: ChatConfig, model: ModelDescription) -> ChatRenderer:
+    templates = NamedTemplates(model.chat_template, model.named_templates.get("tool_use"))
+    if chat.template is not None:
+        templates = NamedTemplates(_operators_template(chat.template))
+    return ChatRenderer(
+        templates,
+        special_tokens=model.tokenizer_config.special_tokens,
+        options=ChatOptions(
+            content_format=ContentFormat(chat.content_format),
+            default_template_kwargs=chat.template_kwargs,
+            exclude_tools_when_tool_choice_none=chat.exclude_tools_when_none,
+            trust_request_template=chat.trust_request_template,
+        ),
+    )
+
+
+def _operators_template(argument: str) -> str:
+    try:
+        is_file = Path(argument).is_file()
+    except OSError:
+        # A template may be too long for a file name.
+        is_file = False
+    if is_file:
+        return clean_template_file(read_text(Path(argument)))
+    if is_inline_template(argument):
+        return argument
+    raise ConfigurationError(
+        f"--chat-template {argument}: there is no such file, and it is no template either"
+    )
+
+
+async def _cancel_when(stop: trio.Event, scope: trio.CancelScope) -> None:
+    await stop.wait()
+    scope.cancel(reason="stopped")

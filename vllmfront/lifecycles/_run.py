@@ -1,0 +1,31 @@
+"""Lifecycles as plain functions, for the command line.
+
+What they import takes half a second; a usage error must not wait for it, hence it comes late.
+"""
+
+import gc
+import logging
+
+import trio
+
+from vllmfront.lifecycles._config import ServeConfig
+
+_LOGGER = logging.getLogger(__name__)
+
+_GC_THRESHOLDS = (20_000, 50, 100)
+"""Objects, and generations: a busy server makes many that die young, and hardly any cycles."""
+
+
+def run_serve(config: ServeConfig) -> int:
+    """Serve until told to stop; return the exit status.
+
+    Raises:
+        VllmFrontError: It could not start, or could not go on.
+    """
+    from vllmfront.api.http import raise_descriptor_limit
+    from vllmfront.lifecycles._serve import serve
+
+    _LOGGER.debug("at most %d files may be open", raise_descriptor_limit())
+    gc.set_threshold(*_GC_THRESHOLDS)
+    trio.run(serve, config)
+    return 0

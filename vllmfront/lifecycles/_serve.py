@@ -1,0 +1,223 @@
+"""``serve``: one frontend, with an engine of its own or with engines that are run elsewhere.
+
+::
+
+    main            owns listeners, signals, the one shutdown deadline
+    └─ link         the engine client: sockets, handshake, reader; engines come and go on it
+       └─ root      one_for_one; no restarts yet: the first failure ends the program
+          ├─ engine     the managed engine's process; absent where engines are external
+          ├─ model      loads the files, once
+          ├─ api        up at once, answers 503 until engine and model are there
+          └─ stats      the periodic line
+"""
+
+import logging
+import os
+import threading
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+
+import trio
+
+from vllmfront.api.http import ListenConfig as HttpListenConfig
+from vllmfront.api.http import Listener, open_listeners
+from vllmfront.engine import EngineClient, EngineClientConfig, open_engine_client
+from vllmfront.errors import StartupFailed, VllmFrontError
+from vllmfront.lifecycles._api import FLUSH_BUDGET, ApiServer
+from vllmfront.lifecycles._config import ListenConfig, ServeConfig
+from vllmfront.lifecycles._engine import STOP_BUDGET, ManagedEngine
+from vllmfront.lifecycles._model import DrainingSlot, ModelLoader
+from vllmfront.lifecycles._stats import StatsLog, stats_interval
+from vllmfront.supervisor import (
+    ChildSpec,
+    Restart,
+    RestartWindow,
+    Shutdown,
+    Supervisor,
+    serve_signals,
+)
+
+_LOGGER = logging.getLogger(__name__)
+
+_REAP_BUDGET = 5.0
+"""Seconds for a killed process tree to be gone and reported."""
+
+_LAST_RESORT = 15.0
+"""Seconds past the program's end after which a thread ends it the hard way."""
+
+
+async def serve(
+    config: ServeConfig,
+    *,
+    task_status: trio.TaskStatus[list[Listener]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until a signal asks for the end; ``started()`` tells where, once HTTP answers.
+
+    Raises:
+        VllmFrontError: It could not start, or could not go on; one error, with its causes.
+    """
+    config.check()
+    shutdown = Shutdown(
+        budget=config.server.shutdown_timeout, margin=FLUSH_BUDGET + STOP_BUDGET + _REAP_BUDGET
+    )
+    with _one_error():
+        async with (
+            _open_signals(shutdown),
+            open_listeners(_listen_config(config.listen)) as ears,
+            open_engine_client(_client_config(config)) as client,
+        ):
+            _announce(config, ears, client)
+            root = Supervisor(
+                "root",
+                _children(config, ears, client, shutdown),
+                RestartWindow(intensity=0, period=1.0),
+            )
+            await root.supervise(shutdown, task_status=_ListenersReady(task_status, ears))
+    _LOGGER.info("stopped")
+
+
+class _ListenersReady:
+    """Passes readiness on, with what callers want to know."""
+
+    def __init__(
+        self, task_status: trio.TaskStatus[list[Listener]], listeners: list[Listener]
+    ) -> None:
+        self._task_status = task_status
+        self._listeners = listeners
+
+    def started(self, value: None = None) -> None:
+        del value
+        self._task_status.started(self._listeners)
+
+
+def _children(
+    config: ServeConfig, listeners: list[Listener], client: EngineClient, shutdown: Shutdown
+) -> list[ChildSpec]:
+    """List the children in the order of their start; they stop in reverse."""
+    slot = DrainingSlot()
+    api = ApiServer(config=config, listeners=listeners, client=client, slot=slot, shutdown=shutdown)
+    children = [
+        ChildSpec(
+            name="model",
+            run=ModelLoader(config=config, client=client, slot=slot).run,
+            restart=Restart.TRANSIENT,
+        ),
+        ChildSpec(
+            name="api",
+            run=api.run,
+            stop_budget=config.server.shutdown_timeout + 2 * FLUSH_BUDGET,
+        ),
+    ]
+    if config.engine.managed:
+        engine = ManagedEngine(
+            model=config.model.model, config=config.engine, client=client, shutdown=shutdown
+        )
+        spec = ChildSpec(name="engine", run=engine.run, stop_budget=STOP_BUDGET + _REAP_BUDGET)
+        children.insert(0, spec)
+    if config.server.log_stats:
+        stats = StatsLog(client=client, interval=stats_interval())
+        children.append(ChildSpec(name="stats", run=stats.run, restart=Restart.TRANSIENT))
+    return children
+
+
+def _listen_config(listen: ListenConfig) -> HttpListenConfig:
+    if os.environ.get("LISTEN_PID") == str(os.getpid()):
+        return HttpListenConfig(systemd=True)
+    return HttpListenConfig(host=listen.host, port=listen.port, uds=listen.uds)
+
+
+def _client_config(
+    config: ServeConfig, environ: Mapping[str, str] = os.environ
+) -> EngineClientConfig:
+    engine = config.engine
+    keep_ids = environ.get("VLLM_DISABLE_REQUEST_ID_RANDOMIZATION", "").lower() in {"1", "true"}
+    return EngineClientConfig(
+        engine_count=engine.data_parallel_size,
+        handshake_host=engine.host,
+        handshake_port=engine.handshake_port or 0,
+        all_local=engine.managed
+        and engine.data_parallel_size_local in {None, engine.data_parallel_size},
+        ready_timeout=engine.ready_timeout,
+        randomize_ids=not keep_ids,
+        count_metrics=config.server.log_stats,
+        histogram_bounds={
+            family: tuple(bounds) for family, bounds in config.server.histogram_buckets.items()
+        },
+    )
+
+
+def _announce(config: ServeConfig, listeners: list[Listener], client: EngineClient) -> None:
+    scheme = "http" if config.server.tls.certfile is None else "https"
+    for listener in listeners:
+        _LOGGER.info("listening on %s, %s", listener.name, scheme)
+    if not config.engine.managed:
+        _LOGGER.info(
+            "waiting for %d engine(s) at %s",
+            config.engine.data_parallel_size,
+            client.handshake_address,
+        )
+        if config.engine.arguments:
+            _LOGGER.warning(
+                "no engine is started here, so nobody reads: %s", " ".join(config.engine.arguments)
+            )
+
+
+@asynccontextmanager
+async def _open_signals(shutdown: Shutdown) -> AsyncGenerator[None]:
+    """Listen to signals for as long as the block runs."""
+    async with trio.open_nursery() as nursery:
+        await nursery.start(serve_signals, shutdown)
+        nursery.start_soon(_serve_last_resort, shutdown)
+        yield
+        nursery.cancel_scope.cancel(reason="everything has ended")
+
+
+async def _serve_last_resort(shutdown: Shutdown) -> None:
+    """End the process from a thread when it has not ended long after it should have.
+
+    Trio cannot kill a task, and a blocked loop runs nothing at all.
+    """
+    await shutdown.requested.wait()
+    with _timer(shutdown.end - trio.current_time() + _LAST_RESORT):
+        await shutdown.hurried.wait()
+        with _timer(shutdown.end - trio.current_time() + _LAST_RESORT):
+            await trio.sleep_forever()
+
+
+@contextmanager
+def _timer(seconds: float) -> Iterator[None]:
+    timer = threading.Timer(seconds, os._exit, [1])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@contextmanager
+def _one_error() -> Iterator[None]:
+    """Turn a group of errors raised on purpose into one of them; bugs pass unchanged.
+
+    Each nursery on the way has added a layer around what is one error, as a rule.
+    """
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        on_purpose, others = group.split(VllmFrontError)
+        if on_purpose is None or others is not None:
+            raise
+        errors = _leaves(on_purpose)
+        if len(errors) > 1:
+            raise StartupFailed("; ".join(map(str, errors))) from group
+        (error,) = errors
+    else:
+        return
+    raise error
+
+
+def _leaves(group: BaseExceptionGroup[VllmFrontError]) -> list[VllmFrontError]:
+    found: list[VllmFrontError] = []
+    for error in group.exceptions:
+        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return found
