@@ -113,7 +113,10 @@ BOMBS = {
     "nested source": "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
     "nested blocks": "{% if true %}" * 300 + "{% endif %}" * 300,
     "long sum": "{{ " + "1 + " * 20000 + "1 }}",
-    "long source": "x" * 300_000,
+    "long source": "x" * 100_000,
+    "many parts": "{{a}}" * 12_500,
+    "many operands": "{{ " + "a ~ " * 12000 + "a }}",
+    "many statements": "{% set a = 1 %}" * 4300,
 }
 
 

@@ -26,14 +26,24 @@ def _step(weight: int) -> nodes.Expr:
     )
 
 
+def count_nodes(top: nodes.Node) -> int:
+    """Count *top* and all nodes below it."""
+    return _count(top, ())
+
+
 def _weight(body: nodes.Node) -> int:
     """Count the nodes below *body*, without those that pay for themselves."""
+    return _count(body, (nodes.For, nodes.Macro, nodes.CallBlock, nodes.Block))
+
+
+def _count(top: nodes.Node, closed: tuple[type[nodes.Node], ...]) -> int:
+    """Count *top* and what is below it, but not what is below nodes of the *closed* kinds."""
     count = 1
-    stack = list(body.iter_child_nodes())
+    stack = list(top.iter_child_nodes())
     while stack:
         node = stack.pop()
         count += 1
-        if not isinstance(node, nodes.For | nodes.Macro | nodes.CallBlock | nodes.Block):
+        if not isinstance(node, closed):
             stack.extend(node.iter_child_nodes())
     return count
 

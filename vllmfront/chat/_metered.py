@@ -16,7 +16,7 @@ from jinja2.sandbox import SandboxedFormatter
 from jinja2.utils import Namespace, pass_eval_context
 
 from vllmfront.chat._budget import BudgetExceeded, metered
-from vllmfront.chat._codegen import MeteringGenerator
+from vllmfront.chat._codegen import MeteringGenerator, count_nodes
 from vllmfront.chat._environment import ChatEnvironment
 from vllmfront.chat._guards import FILTER_GUARDS, METHOD_GUARDS, METHODS, guard_percent, to_json
 
@@ -26,8 +26,11 @@ charge by; no chat template is known to use one."""
 
 _UNBOUNDED_GLOBALS = ("lipsum",)
 
-_MAX_SOURCE = 256 << 10
-"""Characters of a template."""
+_MAX_SOURCE = 64 << 10
+"""Characters of a template: four times the longest that models are known to come with."""
+
+_MAX_NODES = 12_000
+"""Nodes of a parsed template, as above: compiling takes about 100 us and 5 kB for each."""
 
 _COMPILERS_KEYWORDS = ("_loop_vars", "_block_vars")
 """What generated code adds to each call in a loop or block."""
@@ -61,7 +64,10 @@ class MeteredEnvironment(ChatEnvironment):
     def _parse(self, source: str, name: str | None, filename: str | None) -> Any:
         if len(source) > _MAX_SOURCE:
             raise BudgetExceeded(f"the template is longer than {_MAX_SOURCE} characters")
-        return super()._parse(source, name, filename)
+        template = super()._parse(source, name, filename)
+        if count_nodes(template) > _MAX_NODES:
+            raise BudgetExceeded("the template is too long: it has too many parts")
+        return template
 
     def concat(self, parts: Iterable[str]) -> str:
         """Join what a template, macro or block has printed."""

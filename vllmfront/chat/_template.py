@@ -99,8 +99,9 @@ def _metered_environment() -> MeteredEnvironment:
 def _compile(environment: ChatEnvironment, source: str, *, metered: bool) -> ChatTemplate:
     parsed = environment.parse(source)
     content_format = detect_content_format(parsed)
-    # Compiling changes the parsed form, so the source goes in once more.
-    return ChatTemplate(environment.from_string(source), content_format, metered)
+    code = environment.compile(parsed)
+    compiled = jinja2.Template.from_code(environment, code, environment.make_globals(None))
+    return ChatTemplate(compiled, content_format, metered)
 
 
 def _within(budget: Budget, work: Callable[[], _T]) -> _T:
