@@ -84,7 +84,7 @@ def check_token_ids(values: object, name: str, vocab_size: int | None) -> Sequen
     ids = check_list(values, name)
     try:
         msgspec.convert(ids, _ids_below(vocab_size or _INT32_MAX))
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, UnicodeEncodeError):
         raise _bad_token_id(ids, name, vocab_size or _INT32_MAX) from None
     return ids
 

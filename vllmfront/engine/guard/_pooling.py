@@ -17,6 +17,10 @@ from vllmfront.engine.guard._checks import (
 from vllmfront.engine.guard._limits import GuardLimits
 
 _FINAL_ONLY = 2
+# What the engine's decoder lets through; the tasks that it lists are of other kinds as well.
+_POOLING_TASKS = frozenset(
+    {"embed", "classify", "token_embed", "token_classify", "plugin", "embed&token_classify"}
+)
 
 
 def check_pooling(params: PoolingParams, limits: GuardLimits) -> None:
@@ -27,10 +31,12 @@ def check_pooling(params: PoolingParams, limits: GuardLimits) -> None:
     """
     if not isinstance(params, PoolingParams):
         raise wrong_type("pooling_params", "PoolingParams", params)
-    if type(params.task) is not str or params.task not in limits.supported_tasks:
+    supported = _POOLING_TASKS & limits.supported_tasks
+    if not supported:
+        raise rejected("This model does not support pooling", "task")
+    if type(params.task) is not str or params.task not in supported:
         raise rejected(
-            f"Unsupported task: {params.task!r} Supported tasks: {sorted(limits.supported_tasks)}",
-            "task",
+            f"Unsupported task: {params.task!r} Supported tasks: {sorted(supported)}", "task"
         )
     check_boolean(params.requires_token_ids, "requires_token_ids")
     if type(params.output_kind) is not int or params.output_kind != _FINAL_ONLY:

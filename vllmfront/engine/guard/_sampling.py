@@ -240,7 +240,8 @@ def _trace(value: Any, params: SamplingParams, limits: GuardLimits, _length: int
 
 _Check = Callable[[Any, SamplingParams, GuardLimits, int], None]
 
-# What most requests leave at None; the other parameters are there for checks across fields.
+# What most requests leave at None. The other arguments are there for checks across fields, which
+# may rely on what stands above them.
 _RARE: Mapping[str, _Check] = {
     "seed": _seed,
     "logprobs": _candidates("logprobs"),
@@ -254,8 +255,8 @@ _RARE: Mapping[str, _Check] = {
     "repetition_detection": _repetition,
     "stream_interval": _interval,
     "skip_reading_prefix_cache": _skip_cache,
-    "prompt_logprob_token_ids": _scored_ids,
     "prompt_logprob_start": _scored_start,
+    "prompt_logprob_token_ids": _scored_ids,
     "trace_decode_token_ids": _trace,
     "extra_args": _extra,
 }
