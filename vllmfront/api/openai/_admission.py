@@ -8,7 +8,6 @@ import attrs
 from vllmfront.api.http import HttpRequest
 from vllmfront.api.openai._fields import GenerationFields
 from vllmfront.api.openai._frames import AnswerHead
-from vllmfront.api.openai._logprobs import NameToken, token_id_name
 from vllmfront.api.openai._marks import RequestMarks
 from vllmfront.api.openai._offload import INLINE_SIZE, Offload
 from vllmfront.api.openai._pipelines import Pipelines
@@ -16,6 +15,7 @@ from vllmfront.api.openai._service import ModelService
 from vllmfront.api.openai._usage import Usage
 from vllmfront.engine import EngineRequest, SamplingParams
 from vllmfront.text import (
+    LogprobDecoder,
     SamplingRequest,
     fit_prompt,
     lower_sampling,
@@ -102,16 +102,9 @@ class Admission:
         return self.body.wants_usage or self.service.options.force_include_usage
 
     @property
-    def decode_token(self) -> NameToken:
-        """The text of one token by itself."""
-        decode = self.service.tokenizer.decode
-        skip = self.sampling.skip_special_tokens is not False
-        return lambda token_id: decode((token_id,), skip)
-
-    @property
-    def name_token(self) -> NameToken:
-        """What tokens are called in logprobs."""
+    def logprob_decoder(self) -> LogprobDecoder:
         by_id = self.body.return_tokens_as_token_ids
         if by_id is None:
             by_id = self.service.options.return_tokens_as_token_ids
-        return token_id_name if by_id else self.decode_token
+        skip = self.sampling.skip_special_tokens is not False
+        return self.service.logprob_decoder(skip_special_tokens=skip, as_token_ids=by_id)

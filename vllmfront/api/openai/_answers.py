@@ -1,20 +1,20 @@
 """Whole answers of both completion routes, member by member as the peer orders them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import attrs
 import msgspec
 
 from vllmfront.api.openai._frames import AnswerHead
 from vllmfront.api.openai._logprobs import (
-    ChatLogprobs,
-    CompletionLogprobs,
-    NameToken,
+    ChatLogprobsWriter,
+    CompletionLogprobsWriter,
     prompt_logprobs_json,
 )
 from vllmfront.api.openai._usage import Usage
 from vllmfront.api.openai._whole_choice import WholeChoice
 from vllmfront.errors import EngineRequestFailed
+from vllmfront.text import LogprobDecoder
 
 _encode = msgspec.json.encode
 _NULL = b"null"
@@ -38,12 +38,12 @@ class AnswerParts:
     echoes: Sequence[str] = ("",)
     """Text that goes before the choices of each prompt."""
 
-    decode_token: NameToken
-    """The text of one token by itself."""
+    decoder: LogprobDecoder
+    """For ``prompt_logprobs``."""
 
 
 def chat_answer(
-    parts: AnswerParts, choices: Sequence[WholeChoice], logprobs: ChatLogprobs | None
+    parts: AnswerParts, choices: Sequence[WholeChoice], logprobs: ChatLogprobsWriter | None
 ) -> bytes:
     """Return the body of a chat completion.
 
@@ -74,7 +74,7 @@ def chat_answer(
             b",".join(written),
             parts.usage.json(),
             parts.metrics,
-            _prompt_logprobs(first, parts.decode_token),
+            prompt_logprobs_json(parts.decoder, first.prompt_logprobs),
             prompt_ids,
             _encode(first.kv_transfer_params),
             _encode(first.ec_transfer_params),
@@ -85,7 +85,7 @@ def chat_answer(
 def completion_answer(
     parts: AnswerParts,
     choices: Sequence[WholeChoice],
-    logprobs: CompletionLogprobs | None,
+    logprobs: CompletionLogprobsWriter | None,
     *,
     echo: bool = False,
     echoes_only: bool = False,
@@ -118,7 +118,7 @@ def completion_answer(
                     choice, logprobs, prompt_ids if echo else (), hidden=echoes_only
                 ),
                 _reasons(choice),
-                _prompt_logprobs(choice, parts.decode_token),
+                prompt_logprobs_json(parts.decoder, choice.prompt_logprobs),
                 _encode(choice.token_ids) if parts.return_token_ids else _NULL,
                 _encode(prompt_ids) if parts.return_token_ids else _NULL,
             )
@@ -152,37 +152,32 @@ def _reasons(choice: WholeChoice) -> bytes:
     )
 
 
-def _chat_logprobs(choice: WholeChoice, writer: ChatLogprobs | None) -> bytes:
+def _chat_logprobs(choice: WholeChoice, writer: ChatLogprobsWriter | None) -> bytes:
     if writer is None:
         return _NULL
     if not choice.logprobs and choice.token_ids:
         raise EngineLacksLogprobs("chat response requested logprobs but generation returned none")
-    return writer.whole(choice.logprobs)
+    return writer.write(choice.logprobs)
 
 
 def _completion_logprobs(
     choice: WholeChoice,
-    writer: CompletionLogprobs | None,
+    writer: CompletionLogprobsWriter | None,
     echoed: Sequence[int],
     *,
     hidden: bool,
 ) -> bytes:
     if writer is None:
         return _NULL
-    if echoed and len(echoed) > 1 and not choice.prompt_logprobs:
-        raise EngineLacksLogprobs(
-            "echoed completion logprobs require prompt logprobs but generation returned none"
-        )
     if not choice.logprobs and choice.token_ids:
         raise EngineLacksLogprobs(
             "completion response requested logprobs but generation returned none"
         )
-    return writer.whole(
-        () if hidden else choice.logprobs, echoed=echoed, prompt_parts=choice.prompt_logprobs
-    )
-
-
-def _prompt_logprobs(choice: WholeChoice, decode: Callable[[int], str]) -> bytes:
-    if not choice.prompt_logprobs:
-        return _NULL
-    return prompt_logprobs_json(choice.prompt_logprobs, decode)
+    shown = [] if hidden else choice.logprobs
+    if not echoed:
+        return writer.write(shown)
+    if len(echoed) > 1 and choice.prompt_logprobs is None:
+        raise EngineLacksLogprobs(
+            "echoed completion logprobs require prompt logprobs but generation returned none"
+        )
+    return writer.write_after_prompt(shown, echoed, choice.prompt_logprobs)

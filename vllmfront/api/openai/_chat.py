@@ -7,7 +7,7 @@ from vllmfront.api.openai._body import Body
 from vllmfront.api.openai._chat_request import ChatCompletionRequest, check_chat, check_tools
 from vllmfront.api.openai._frames import ChatFrames
 from vllmfront.api.openai._keep_alive import KeepAlives
-from vllmfront.api.openai._logprobs import ChatLogprobs
+from vllmfront.api.openai._logprobs import ChatLogprobsWriter
 from vllmfront.api.openai._marks import read_marks
 from vllmfront.api.openai._offload import INLINE_MESSAGES, INLINE_SIZE, Offload
 from vllmfront.api.openai._run import Admitted, run_streamed, run_whole
@@ -131,7 +131,7 @@ async def _answer(
         prompt_token_ids=[prompt_ids],
         return_token_ids=bool(body.return_token_ids),
         echoes=[echo],
-        decode_token=admission.decode_token,
+        decoder=admission.logprob_decoder,
     )
     response.respond(200, chat_answer(parts, choices, _logprobs_of(admission)))
 
@@ -159,10 +159,11 @@ def chat_prompt(body: ChatCompletionRequest) -> ChatPrompt:
     )
 
 
-def _logprobs_of(admission: Admission) -> ChatLogprobs | None:
+def _logprobs_of(admission: Admission) -> ChatLogprobsWriter | None:
     body = admission.body
     assert isinstance(body, ChatCompletionRequest)
     if not body.logprobs:
         return None
     shows_all = bool(body.logprob_token_ids) or body.top_logprobs == -1
-    return ChatLogprobs(admission.name_token, None if shows_all else body.top_logprobs or 0)
+    top = None if shows_all else body.top_logprobs or 0
+    return ChatLogprobsWriter(admission.logprob_decoder, top)

@@ -75,6 +75,10 @@ class EscapedText:
     def feed(self, token_ids: Sequence[int]) -> bytes:
         """Take new ids and return the text that they complete."""
         if self.between_characters:
+            if len(token_ids) == 1:
+                piece = self._table[token_ids[0]]
+                if piece is not None:
+                    return piece
             pieces = [self._table[token_id] for token_id in token_ids]
             if None not in pieces:
                 return b"".join(pieces)  # type: ignore[arg-type] # None was ruled out

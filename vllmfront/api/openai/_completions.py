@@ -16,7 +16,7 @@ from vllmfront.api.openai._completion_request import (
 )
 from vllmfront.api.openai._frames import CompletionFrames
 from vllmfront.api.openai._keep_alive import KeepAlives
-from vllmfront.api.openai._logprobs import CompletionLogprobs
+from vllmfront.api.openai._logprobs import CompletionLogprobsWriter
 from vllmfront.api.openai._marks import read_marks
 from vllmfront.api.openai._offload import INLINE_SIZE, Offload
 from vllmfront.api.openai._run import Admitted, run_streamed, run_whole
@@ -148,10 +148,10 @@ def _sink(
 
     if body.echoes_only:
 
-        def opening(parts: Sequence[Logprobs]) -> bytes:
+        def opening(found: Logprobs | None) -> bytes:
             if logprobs is None:
                 return frames().opening
-            return frames(logprobs.whole((), echoed=prompt_ids, prompt_parts=parts)).opening
+            return frames(logprobs.write_after_prompt((), prompt_ids, found)).opening
 
         return EchoChoice(answer, frames(), opening)
     extras = Extras(
@@ -187,7 +187,7 @@ async def _answer(
         prompt_token_ids=[request.prompt_token_ids for request in admitted.requests],
         return_token_ids=bool(body.return_token_ids),
         echoes=_echoes(admission, admitted.requests, prompts),
-        decode_token=admission.decode_token,
+        decoder=admission.logprob_decoder,
     )
     body_json = completion_answer(
         parts,
@@ -235,10 +235,9 @@ def _echoes(
     ]
 
 
-def _logprobs_of(admission: Admission) -> CompletionLogprobs | None:
+def _logprobs_of(admission: Admission) -> CompletionLogprobsWriter | None:
     body = admission.body
     assert isinstance(body, CompletionRequest)
     if body.logprobs is None:
         return None
-    shows_all = bool(body.logprob_token_ids) or body.logprobs == -1
-    return CompletionLogprobs(admission.name_token, None if shows_all else body.logprobs)
+    return CompletionLogprobsWriter(admission.logprob_decoder)

@@ -16,7 +16,7 @@ from vllmfront.engine import (
 )
 from vllmfront.errors import EngineUnavailable, ModelNotFound, VllmFrontError
 from vllmfront.models import GenerationDefaults
-from vllmfront.text import SamplingLimits, Tokenizer
+from vllmfront.text import LogprobDecoder, SamplingLimits, Tokenizer
 
 _ID_BYTES = 4
 """As many as the peer's public ids have; the engine's ids are unique beyond that."""
@@ -74,6 +74,7 @@ class ModelService:
     generation: GenerationDefaults
     engine: Engine
     options: ServiceOptions = attrs.field(factory=ServiceOptions)
+    _decoders: dict[tuple[bool, bool], LogprobDecoder] = attrs.field(init=False, factory=dict)
 
     @property
     def model(self) -> str:
@@ -114,6 +115,16 @@ class ModelService:
         if state is EngineState.DEAD and error is not None:
             raise type(error)(str(error))
         raise EngineUnavailable(f"The engine is not ready: its state is {state.name}.")
+
+    def logprob_decoder(self, *, skip_special_tokens: bool, as_token_ids: bool) -> LogprobDecoder:
+        """Return the decoder for one way of asking; it is made once."""
+        key = skip_special_tokens, as_token_ids
+        decoder = self._decoders.get(key)
+        if decoder is None:
+            decoder = self._decoders[key] = LogprobDecoder(
+                self.tokenizer, skip_special_tokens=skip_special_tokens, as_token_ids=as_token_ids
+            )
+        return decoder
 
     def new_id(self) -> str:
         """Return an id for a request whose client chose none."""

@@ -101,7 +101,11 @@ class FastChoice(_StreamedChoice):
             self._held = token_ids
             answer.hold(self)
         else:
-            self._send(token_ids)
+            text = self._escape(token_ids)
+            if self._opening or not text:
+                self._send(text)
+            else:
+                answer.write(self._head + text + self._tail)
         return answer.closed
 
     def on_output(self, output: EngineOutput) -> bool:
@@ -120,13 +124,10 @@ class FastChoice(_StreamedChoice):
     def drain(self) -> None:
         held, self._held = self._held, None
         if held is not None:
-            self._send(held)
+            self._send(self._escape(held))
 
-    def _send(self, token_ids: list[int]) -> None:
-        event = self._event(self._escape(token_ids))
-        if self._opening:
-            event = self._opening + event
-            self._opening = b""
+    def _send(self, text: bytes) -> None:
+        event, self._opening = self._opening + self._event(text), b""
         if event:
             self._answer.write(event)
 
@@ -256,7 +257,7 @@ class GeneralChoice(_StreamedChoice):
         if shows:
             logprobs = None
             if extras.logprobs is not None and self._logprobs:
-                logprobs = extras.logprobs.update(self._logprobs, self._shown_characters)
+                logprobs = extras.logprobs.write(self._logprobs, self._shown_characters)
             events += self._frames.delta(
                 text,
                 logprobs=logprobs,
@@ -290,12 +291,12 @@ class EchoChoice(_StreamedChoice):
         self,
         answer: StreamedAnswer,
         frames: ChoiceFrames,
-        opening: Callable[[Sequence[Logprobs]], bytes],
+        opening: Callable[[Logprobs | None], bytes],
     ) -> None:
         """Make a pipeline; *opening* makes the event from the prompt's log probabilities."""
         super().__init__(answer, frames)
         self._open = opening
-        self._prompt_logprobs: list[Logprobs] = []
+        self._prompt_logprobs: Logprobs | None = None
 
     def on_tokens(self, token_ids: list[int]) -> bool:
         self.num_tokens += len(token_ids)
@@ -305,7 +306,7 @@ class EchoChoice(_StreamedChoice):
         self._note(output)
         self.num_tokens += len(output.new_token_ids)
         if output.prompt_logprobs is not None:
-            self._prompt_logprobs.append(output.prompt_logprobs)
+            self._prompt_logprobs = output.prompt_logprobs
         if output.finish_reason is None:
             return self._answer.closed
         return self._end(output, output.finish_reason, self._open(self._prompt_logprobs))

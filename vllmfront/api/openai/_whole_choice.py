@@ -60,7 +60,7 @@ class WholeChoice:
 
         self.token_ids: list[int] = []
         self.logprobs: list[Logprobs] = []
-        self.prompt_logprobs: list[Logprobs] = []
+        self.prompt_logprobs: Logprobs | None = None
         self.finish_reason: str | None = None
         """None until the choice has ended well."""
 
@@ -124,7 +124,7 @@ class WholeChoice:
         if output.prefill_stats is not None and self._usage.cached_tokens is not None:
             self._usage.cached_tokens += output.prefill_stats.num_cached_tokens
         if output.prompt_logprobs is not None:
-            self.prompt_logprobs.append(output.prompt_logprobs)
+            self.prompt_logprobs = output.prompt_logprobs
         if output.kv_transfer_params is not None:
             self.kv_transfer_params = output.kv_transfer_params
         if output.ec_transfer_params is not None:
