@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vllmfront.chat import Message, Tool, ToolCall, available_tools, parse_messages, parse_tools
@@ -333,6 +333,7 @@ json_values = st.recursive(
 roles = st.sampled_from(["user", "assistant", "tool", "developer", "system", "function", "x"])
 
 
+@settings(deadline=None)
 @given(st.lists(json_values), roles, json_values, json_values)
 def test_any_json_gives_messages_or_a_clean_error(
     values: list[Any], role: str, content: Any, calls: Any

@@ -129,7 +129,7 @@ def _content(
         kind = part.get("type") if isinstance(part, dict) else None
         if kind == "text" and isinstance(part.get("text"), str):
             texts.append(part["text"])
-        elif kind in _MEDIA_PARTS and _is_media(part, kind):
+        elif isinstance(kind, str) and kind in _MEDIA_PARTS and _is_media(part, kind):
             media = media or _MEDIA_PARTS[kind][1]
         else:
             _malformed(where, _NO_CONTENT_VARIANT)
