@@ -11,8 +11,12 @@ from vllmfront.lifecycles._config import EngineConfig
 _PROBE = "import importlib.util, sys; sys.exit(importlib.util.find_spec('vllm') is None)"
 """Finds the package without importing it, which would take seconds."""
 
-ENVIRONMENT = {"VLLM_USE_RUST_FRONTEND": "1"}
-"""Tells the engine that a frontend other than Python's own prepares its requests."""
+ENVIRONMENT = {"VLLM_USE_RUST_FRONTEND": "1", "VLLM_RUST_FRONTEND_PATH": "vllmfront"}
+"""Tells the engine that a frontend other than Python's own prepares its requests.
+
+A headless engine runs no frontend, but ends at once when it cannot find the one that vLLM ships,
+unless another one is named.
+"""
 
 
 def engine_command(model: str, config: EngineConfig, handshake_port: int) -> Sequence[str]:
