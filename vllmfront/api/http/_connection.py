@@ -26,6 +26,9 @@ _MAX_AHEAD_BYTES = 64 * 1024
 _PROGRESS_BYTES = 1024
 """What must arrive of a body for its time limit to start anew."""
 
+_LOOKS = 8
+"""How often a send timeout is checked before it is up; its precision."""
+
 _MAX_LINGER = 30.0
 """Seconds after which a client that goes on sending to a closed connection is cut off."""
 
@@ -63,7 +66,7 @@ class Connection:
         )
         self._nursery: trio.Nursery | None = None
         self._read_deadline = Deadline(self._on_read_timeout)
-        self._send_deadline = Deadline(self._on_send_timeout)
+        self._send_deadline = Deadline(self._look_at_reader)
         self._phase = ""
         self._progress = 0
         self._request: HttpRequest | None = None
@@ -77,7 +80,16 @@ class Connection:
         self._input_ended = False
         self._discarding = False
         self._linger_until = 0.0
+        self._in_kernel = 0
+        """Bytes sent that the client had not taken, at the last look."""
+
+        self._progress_at = 0.0
+        self._abandoned = False
+        """A response was left unfinished: only a cut tells the client."""
+
         self._reset = False
+        """Close with a reset, which no client takes for a proper end."""
+
         self._work = Wakeup()
         self._room = Wakeup()
         self._closed: trio.Event | None = None
@@ -277,11 +289,13 @@ class Connection:
 
     def on_tail(self) -> None:
         assert self._nursery is not None
-        self._state.deadlines.set(self._send_deadline, self._config.send_timeout)
+        self.on_progress()
+        self._state.deadlines.set(self._send_deadline, self._config.send_timeout / _LOOKS)
         self._nursery.start_soon(self._outlet.flush, name="http flush")
 
     def on_progress(self) -> None:
-        self._state.deadlines.set(self._send_deadline, self._config.send_timeout)
+        self._in_kernel = self._outlet.bytes_in_kernel()
+        self._progress_at = trio.current_time()
 
     def on_drained(self) -> None:
         self._send_deadline.clear()
@@ -289,8 +303,20 @@ class Connection:
     def on_lost(self) -> None:
         self.cut(CLIENT_GONE)
 
-    def _on_send_timeout(self) -> None:
-        self.cut(CLIENT_STALLED, reset=True)
+    def _look_at_reader(self) -> None:
+        """Cut off a client that has taken nothing for the send timeout.
+
+        The kernel calls a socket writable only when much of its large buffer is free, so what
+        counts is what the buffer holds: a slow client may be reading all the while.
+        """
+        if self._outlet.bytes_in_kernel() < self._in_kernel:
+            self.on_progress()
+        left = self._progress_at + self._config.send_timeout - trio.current_time()
+        if left <= 0:
+            self.cut(CLIENT_STALLED, reset=True)
+        else:
+            tick = min(left, self._config.send_timeout / _LOOKS)
+            self._state.deadlines.set(self._send_deadline, tick)
 
     def _on_overflow(self) -> None:
         self.cut(CLIENT_STALLED, reset=True)
@@ -300,19 +326,28 @@ class Connection:
     async def _serve_requests(self) -> None:
         while True:
             if self._request is not None:
-                await self._handle(self._request)
-                await self._outlet.wait_drained()
-                self._request = self._response = None
-                if self._stopping or self._state.draining:
-                    return await self._hang_up()
-                await self._look_ahead()
+                if not await self._serve(self._request):
+                    break
             elif self._rejection is not None:
                 self._answer_rejection(self._rejection)
-                return await self._hang_up()
+                break
             elif self._stopping:
-                return self._say_goodbye()
+                self._say_goodbye()
+                return
             else:
                 await self._work.wait()
+        if not self._abandoned:
+            await self._hang_up()
+
+    async def _serve(self, request: HttpRequest) -> bool:
+        """Answer *request*; return whether another one may follow."""
+        await self._handle(request)
+        await self._outlet.wait_drained()
+        self._request = self._response = None
+        if self._abandoned or self._stopping or self._state.draining:
+            return False
+        await self._look_ahead()
+        return True
 
     async def _look_ahead(self) -> None:
         """Take the next request if it has arrived already; else be idle."""
@@ -359,7 +394,7 @@ class Connection:
         self._reset = self._reset or response.close_delimited
         if self.close_cause is None:
             logger.error("%s %s: the response was left unfinished", request.method, request.path)
-            self._end_quietly()
+            self._abandoned = True
 
     def _answer_rejection(self, rejection: Rejection) -> None:
         self._state.rejected[rejection.status] += 1

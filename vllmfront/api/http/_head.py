@@ -6,10 +6,17 @@ from http import HTTPStatus
 
 from vllmfront.api.http._message import Headers
 
+# What the standard library calls these depends on its version.
+_PHRASES = {status.value: status.phrase for status in HTTPStatus} | {
+    413: "Payload Too Large",
+    414: "URI Too Long",
+    416: "Range Not Satisfiable",
+    422: "Unprocessable Entity",
+}
 _STATUS_LINES = {
-    (version, status.value): f"HTTP/{version} {status.value} {status.phrase}\r\n".encode()
+    (version, status): f"HTTP/{version} {status} {phrase}\r\n".encode()
     for version in ("1.0", "1.1")
-    for status in HTTPStatus
+    for status, phrase in _PHRASES.items()
 }
 
 

@@ -1,6 +1,9 @@
 """The one way bytes leave a connection."""
 
+import fcntl
 import socket as stdlib_socket
+import sys
+import termios
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -93,6 +96,13 @@ class Outlet:
             self.unsent = len(data) - sent
             if not self._flushing:
                 self._owner.on_tail()
+
+    def bytes_in_kernel(self) -> int:
+        """Return how much of what was sent the client's side has not acknowledged."""
+        if self.broken:
+            return 0
+        answer = fcntl.ioctl(self._socket, termios.TIOCOUTQ, bytes(4))
+        return int.from_bytes(answer, sys.byteorder)
 
     def drop(self) -> None:
         """Forget the tail and drop all later writes."""
