@@ -94,6 +94,8 @@ class ApiServer:
         self.client.abort_all(TerminalCause.SHUTDOWN)
         with trio.move_on_after(FLUSH_BUDGET):
             await server.wait_drained()
+        # From here on nobody would answer: closed listeners refuse, open ones keep clients waiting.
+        server.begin_drain()
         server.abort_connections()
 
 

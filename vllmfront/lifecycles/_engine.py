@@ -12,7 +12,6 @@ from vllmfront.lifecycles._command import ENVIRONMENT, check_interpreter, engine
 from vllmfront.lifecycles._config import EngineConfig
 from vllmfront.supervisor import (
     ManagedProcess,
-    ProcessExit,
     ProcessSpec,
     Shutdown,
     open_process,
@@ -24,8 +23,8 @@ _LOGGER = logging.getLogger(__name__)
 STOP_BUDGET = 5.0
 """Seconds from SIGTERM to SIGKILL, as the reference: its requests have ended before."""
 
-_LINGER = 10.0
-"""Seconds that a process may outlive its engine: a launcher notices within about six."""
+_LINGER = 3.0
+"""Seconds that a process may outlive its engine, to find out itself and say its last words."""
 
 
 @attrs.frozen(kw_only=True)
@@ -93,21 +92,18 @@ class ManagedEngine:
         """Say why the engine is gone; tells the client, and with it every stream."""
         loading = self.client.state is EngineState.LOADING
         error = self.client.error
+        by_itself = True
         if process.exit is None:
             _LOGGER.error("the engine is gone (%s); waiting for its process to end", error)
-            with trio.move_on_after(_LINGER):
+            with trio.move_on_after(_LINGER) as scope:
                 await process.wait()
-        return self._report(process.exit, error, loading=loading)
-
-    def _report(
-        self, end: ProcessExit | None, error: VllmFrontError | None, *, loading: bool
-    ) -> VllmFrontError:
-        if end is None:
-            text = f"the managed engine failed ({error}), and its process did not end by itself"
-            return EngineDied(text)
+            by_itself = not scope.cancelled_caught
+        end = process.exit or await process.stop(STOP_BUDGET)
         # Clients learn how it ended; what it printed is the operator's.
         self.client.report_death(f"The engine process {end.describe()}.")
-        cause = f" ({error})" if error is not None else ""
         if loading:
             return StartupFailed(f"before it was ready, the managed engine {end.report()}")
-        return EngineDied(f"the managed engine{cause} {end.report()}")
+        reason = f" ({error})" if error is not None else ""
+        if by_itself:
+            return EngineDied(f"the managed engine{reason} {end.report()}")
+        return EngineDied(f"the managed engine failed{reason}{end.last_lines()}")

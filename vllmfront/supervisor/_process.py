@@ -62,10 +62,14 @@ class ProcessExit:
 
     def report(self) -> str:
         """Say how it ended, and repeat its last lines of output."""
+        return self.describe() + self.last_lines()
+
+    def last_lines(self) -> str:
+        """Repeat the last lines of output, as the end of a sentence."""
         if not self.tail:
-            return f"{self.describe()} and had printed nothing"
+            return " and had printed nothing"
         lines = "\n".join(f"  | {line}" for line in self.tail[-_REPORT_LINES:])
-        return f"{self.describe()}; its last lines were:\n{lines}"
+        return f"; its last lines were:\n{lines}"
 
 
 class _Reports:
