@@ -97,7 +97,8 @@ class FakeEngine:
     def register(self, payload: bytes | None = None) -> None:
         """Connect to the data sockets and register, with *payload* if it must be a strange one."""
         assert self.addresses is not None
-        self.connect(self.addresses.inputs[0], self.addresses.outputs[0])
+        if self._inputs is None:
+            self.connect(self.addresses.inputs[0], self.addresses.outputs[0])
         assert self._input_socket is not None
         self._input_socket.send(
             encode_registration(self._registration) if payload is None else payload

@@ -31,12 +31,17 @@ class Membership:
         self._metrics = metrics
         self._inputs = inputs
         self._loss_observers: list[Callable[[EngineRank], None]] = []
+        self._arrival_observers: list[Callable[[EngineRank], None]] = []
         self._served_before = False
         self._warned_versions = set[str]()
 
     def on_loss(self, observer: Callable[[EngineRank], None]) -> None:
         """Call *observer* with each engine that is lost, when its state says so already."""
         self._loss_observers.append(observer)
+
+    def on_arrival(self, observer: Callable[[EngineRank], None]) -> None:
+        """Call *observer* with each engine of which a new process says HELLO."""
+        self._arrival_observers.append(observer)
 
     def send(self, engine: EngineRank, frames: list[bytes]) -> None:
         """Send *frames* to *engine*.
@@ -59,6 +64,8 @@ class Membership:
         engine.descriptor = None
         engine.error = None
         engine.state = EngineState.LOADING
+        for observer in self._arrival_observers:
+            observer(engine)
         self._update()
 
     def engine_joined(self, rank: int, registration: Registration) -> None:

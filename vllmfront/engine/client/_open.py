@@ -10,6 +10,7 @@ import trio
 from vllmfront.engine.client._books import Books
 from vllmfront.engine.client._client import EngineClient
 from vllmfront.engine.client._config import EngineClientConfig
+from vllmfront.engine.client._connections import OutputConnections
 from vllmfront.engine.client._ids import IdSource
 from vllmfront.engine.client._link import EngineLink
 from vllmfront.engine.client._membership import Membership
@@ -42,7 +43,8 @@ class _Sockets:
     handshake: MessageRouter | None
     inputs: MessageRouter
     outputs: MessageReceiver
-    monitor: PeerMonitor
+    input_monitor: PeerMonitor
+    output_monitor: PeerMonitor
     advertised_host: str
 
     def addresses(self) -> EngineAddresses:
@@ -93,9 +95,20 @@ async def open_engine_client(
         membership = Membership(config.ranks, metrics, sockets.inputs)
         calls = UtilityCalls(membership)
         books = Books(membership, metrics, IdSource(randomize=config.randomize_ids))
-        reader = OutputReader(sockets.outputs, books=books, calls=calls, membership=membership)
+        connections = OutputConnections(sockets.output_monitor, membership)
+        reader = OutputReader(
+            sockets.outputs,
+            books=books,
+            calls=calls,
+            membership=membership,
+            connections=connections,
+        )
         link = EngineLink(
-            sockets.inputs, sockets.monitor, roster=roster, membership=membership, reader=reader
+            sockets.inputs,
+            sockets.input_monitor,
+            roster=roster,
+            membership=membership,
+            reader=reader,
         )
         client = EngineClient(
             books=books,
@@ -106,9 +119,8 @@ async def open_engine_client(
             handshake_address=sockets.handshake_address(),
         )
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(reader.serve)
-            nursery.start_soon(link.serve_registrations)
-            nursery.start_soon(link.serve_departures)
+            # They need not run before the block does: messages wait in their sockets.
+            _start_tasks(nursery, reader, link, connections)
             if sockets.handshake is not None:
                 nursery.start_soon(
                     serve_handshake, sockets.handshake, roster, sockets.addresses(), membership
@@ -121,6 +133,15 @@ async def open_engine_client(
                     EngineUnavailable("The engine client was closed"), TerminalCause.SHUTDOWN
                 )
                 nursery.cancel_scope.cancel(reason="the engine client was closed")
+
+
+def _start_tasks(
+    nursery: trio.Nursery, reader: OutputReader, link: EngineLink, connections: OutputConnections
+) -> None:
+    nursery.start_soon(reader.serve)
+    nursery.start_soon(connections.serve)
+    nursery.start_soon(link.serve_registrations)
+    nursery.start_soon(link.serve_departures)
 
 
 def _open_sockets(stack: ExitStack, config: EngineClientConfig, bind_host: str) -> _Sockets:
@@ -141,7 +162,8 @@ def _open_sockets(stack: ExitStack, config: EngineClientConfig, bind_host: str) 
         handshake=handshake,
         inputs=inputs,
         outputs=outputs,
-        monitor=stack.enter_context(open_monitor(inputs)),
+        input_monitor=stack.enter_context(open_monitor(inputs)),
+        output_monitor=stack.enter_context(open_monitor(outputs)),
         advertised_host=config.advertised_host or bind_host,
     )
 

@@ -8,31 +8,30 @@ import attrs
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from vllmfront.engine.transport._sockets import MessageReceiver, MessageRouter
+from vllmfront.engine.transport._sockets import MessageReceiver
 
-_EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+_EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
 
 
 class PeerChange(enum.Enum):
     CAME = enum.auto()
-    """A peer finished its greeting; messages to it can be sent now."""
-
     LEFT = enum.auto()
-    """A connection ended."""
 
 
 @attrs.frozen
 class PeerEvent:
+    """A connection began or ended."""
+
     change: PeerChange
     descriptor: int
-    """Of the connection that ended, as ``zmq.SRCFD`` tells for messages; 0 for one that came."""
+    """Its own, as ``zmq.SRCFD`` tells for messages; free for the next one when it has ended."""
 
 
 class PeerMonitor:
-    """The comings and goings at one router, in order.
+    """The comings and goings at one socket, in order.
 
     The I/O thread reports a connection's end before it lets another use its descriptor, so
-    whoever drains the monitor before reading the router never takes one peer for another.
+    whoever drains the monitor before reading the socket never takes one peer for another.
     """
 
     def __init__(self, receiver: MessageReceiver) -> None:
@@ -52,13 +51,12 @@ class PeerMonitor:
         if message is None:
             return None
         fields = parse_monitor_message([frame.bytes for frame in message])
-        if fields["event"] == zmq.EVENT_DISCONNECTED:
-            return PeerEvent(PeerChange.LEFT, int(fields["value"]))
-        return PeerEvent(PeerChange.CAME, 0)
+        left = fields["event"] == zmq.EVENT_DISCONNECTED
+        return PeerEvent(PeerChange.LEFT if left else PeerChange.CAME, int(fields["value"]))
 
 
 @contextmanager
-def open_monitor(router: MessageRouter) -> Iterator[PeerMonitor]:
-    """Watch the connections of *router* for the block."""
-    with router.monitored(_EVENTS) as receiver:
+def open_monitor(socket: MessageReceiver) -> Iterator[PeerMonitor]:
+    """Watch the connections of *socket* for the block."""
+    with socket.monitored(_EVENTS) as receiver:
         yield PeerMonitor(receiver)

@@ -109,10 +109,21 @@ class MessageReceiver:
         """Close the socket and remove its file; a waiting task gets ``ClosedResourceError``."""
         if self._socket.closed:
             return
-        trio.lowlevel.notify_closing(self._fd)
+        if self._waiting:
+            trio.lowlevel.notify_closing(self._fd)
         self._socket.close(linger=self._linger)
         if self._unlink is not None:
             self._unlink.unlink(missing_ok=True)
+
+    @contextmanager
+    def monitored(self, events: int) -> Iterator["MessageReceiver"]:
+        """Report *events* of this socket's connections for the block, in ZeroMQ's own form."""
+        with MessageReceiver(self._socket.get_monitor_socket(events)) as receiver:
+            try:
+                yield receiver
+            finally:
+                if not self._socket.closed:
+                    self._socket.disable_monitor()
 
     def _has_message(self) -> bool:
         try:
@@ -151,16 +162,6 @@ class MessageRouter(MessageReceiver):
             if self._sleep is not None and not self._socket.closed and self._has_message():
                 # The send has used up the report that the owner sleeps for.
                 self._sleep.cancel(reason="a send saw a waiting message")
-
-    @contextmanager
-    def monitored(self, events: int) -> Iterator[MessageReceiver]:
-        """Report *events* of this socket's connections for the block, in ZeroMQ's own form."""
-        with MessageReceiver(self._socket.get_monitor_socket(events)) as receiver:
-            try:
-                yield receiver
-            finally:
-                if not self._socket.closed:
-                    self._socket.disable_monitor()
 
     async def _sleep_until_report(self) -> None:
         try:

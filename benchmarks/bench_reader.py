@@ -1,0 +1,147 @@
+"""What reading one plain output costs, from the frame to the sink's door, metrics included.
+
+Run it as ``python -m benchmarks.bench_reader``.
+"""
+
+import statistics
+import time
+from collections.abc import Sequence
+from typing import cast
+
+import trio
+import zmq
+
+from vllmfront.engine import (
+    EngineMetrics,
+    EngineOutput,
+    EngineRequest,
+    RequestStream,
+    SamplingParams,
+)
+from vllmfront.engine.client._books import Books
+from vllmfront.engine.client._child import Child
+from vllmfront.engine.client._connections import OutputConnections
+from vllmfront.engine.client._ids import IdSource
+from vllmfront.engine.client._membership import Membership
+from vllmfront.engine.client._reader import OutputReader
+from vllmfront.engine.client._utility import UtilityCalls
+from vllmfront.engine.metrics import RequestRecord
+from vllmfront.engine.transport import MessageReceiver, MessageRouter, PeerMonitor
+from vllmfront.engine.wire import Registration, encode_batch, plain_row
+from vllmfront.errors import VllmFrontError
+
+STREAMS = 256
+ROUNDS = 9
+MESSAGES = 400
+"""Engine messages a round, each with a row for every stream."""
+
+
+class NullSink:
+    """Takes everything and does nothing, so that only the reader's work is left."""
+
+    def on_tokens(self, _token_ids: list[int]) -> bool:
+        return False
+
+    def on_output(self, _output: EngineOutput) -> bool:
+        return False
+
+    def on_error(self, error: VllmFrontError) -> None:
+        """Nothing to do."""
+
+
+class CannedReceiver:
+    """Hands out the same messages that a socket would, without the socket."""
+
+    def __init__(self) -> None:
+        self.messages: list[list[zmq.Frame]] = []
+
+    def receive_nowait(self) -> list[zmq.Frame] | None:
+        return self.messages.pop() if self.messages else None
+
+
+class DeafRouter:
+    """Where requests go that nobody answers."""
+
+    def send_nowait(self, identity: bytes, frames: Sequence[bytes]) -> None:
+        """Nothing to do."""
+
+
+def messages_of(ids: Sequence[str], count: int, start: int) -> list[list[zmq.Frame]]:
+    """Return *count* messages of one new token a stream, the latest first."""
+    made = []
+    for step in range(start, start + count):
+        rows = [plain_row(one, [step % 30000]) for one in ids]
+        frames = encode_batch(rows, timestamp=step * 0.01)
+        made.append([zmq.Frame(frame) for frame in frames])
+    made.reverse()
+    return made
+
+
+def measure(reader: OutputReader, ids: Sequence[str], *, together: int) -> float:
+    """Return microseconds a row when *together* messages wait at a time."""
+    receiver = cast("CannedReceiver", reader._receiver)  # noqa: SLF001 (it was put there)
+    costs = []
+    for number in range(ROUNDS):
+        messages = messages_of(ids, MESSAGES, number * MESSAGES)
+        started = time.perf_counter()
+        while messages:
+            receiver.messages = messages[-together:]
+            del messages[-together:]
+            while receiver.messages:
+                reader.read_waiting()
+        costs.append((time.perf_counter() - started) / (MESSAGES * len(ids)) * 1e6)
+    return statistics.median(costs)
+
+
+async def measured_reader(*, counted: bool) -> tuple[OutputReader, list[str]]:
+    """Return a reader with live streams behind it, and their internal ids."""
+    metrics = EngineMetrics(enabled=counted)
+    membership = Membership([0], metrics, cast("MessageRouter", DeafRouter()))
+    membership.engine_joined(0, Registration(max_model_len=32768))
+    books = Books(membership, metrics, IdSource())
+    reader = OutputReader(
+        cast("MessageReceiver", CannedReceiver()),
+        books=books,
+        calls=UtilityCalls(membership),
+        membership=membership,
+        connections=OutputConnections(cast("PeerMonitor", None), membership),
+    )
+    for number in range(STREAMS):
+        stream = RequestStream(books, [], None)
+        request = EngineRequest(
+            request_id=f"chatcmpl-{number:08x}",
+            prompt_token_ids=[1, 2, 3],
+            sampling=SamplingParams(max_tokens=100_000),
+        )
+        record = RequestRecord(arrival=time.monotonic(), prompt_tokens=3, max_tokens=None)
+        child = Child(
+            stream, 0, request=request, public_id=str(number), sink=NullSink(), record=record
+        )
+        stream.children.append(child)
+        await stream.__aenter__()
+    return reader, list(books.children)
+
+
+def null_sink_cost() -> float:
+    """Return microseconds of a call into the sink, which is not the reader's."""
+    on_tokens, tokens, count = NullSink().on_tokens, [1], 1_000_000
+    started = time.perf_counter()
+    for _ in range(count):
+        on_tokens(tokens)
+    return (time.perf_counter() - started) / count * 1e6
+
+
+async def main() -> None:
+    sink = null_sink_cost()
+    for counted in (True, False):
+        for together in (1, 4):
+            reader, ids = await measured_reader(counted=counted)
+            cost = measure(reader, ids, together=together)
+            print(
+                f"{'with' if counted else 'without'} metrics, {together} messages at a time: "
+                f"{cost:.3f} us a row, {cost - sink / together:.3f} us without the sink"
+            )
+
+
+if __name__ == "__main__":
+    trio.run(main)

@@ -1,0 +1,70 @@
+"""Whose connection an output came over: the only way to tell whose last words a sentinel is."""
+
+import logging
+
+from vllmfront.engine.client._membership import Membership
+from vllmfront.engine.client._rank import EngineRank
+from vllmfront.engine.transport import PeerChange, PeerMonitor
+
+logger = logging.getLogger(__name__)
+
+
+class OutputConnections:
+    """The connections to the output socket, by descriptor.
+
+    Messages name the rank that sends them, but the report of a death does not; and a process that
+    was replaced may still have things to say.
+    """
+
+    def __init__(self, monitor: PeerMonitor, membership: Membership) -> None:
+        self._monitor = monitor
+        self._membership = membership
+        self._connected = set[int]()
+        self._replaced = set[int]()
+        """Those among them that belong to a process which another has replaced."""
+
+        self._owners: dict[int, EngineRank] = {}
+        membership.on_arrival(self._forget)
+
+    async def serve(self) -> None:
+        """Keep track until cancelled."""
+        while True:
+            await self._monitor.wait_event()
+            self._take_events()
+
+    def claim(self, descriptor: int, engine: EngineRank) -> None:
+        """Note that *engine* sends over *descriptor*."""
+        if descriptor not in self._replaced:
+            self._owners[descriptor] = engine
+
+    def owner(self, descriptor: int) -> EngineRank | None:
+        """Return whose connection *descriptor* is, if it is one of a present process."""
+        self._take_events()
+        if descriptor in self._replaced:
+            return None
+        owner = self._owners.get(descriptor)
+        ranks = self._membership.ranks
+        if owner is None and len(ranks) == 1:
+            return next(iter(ranks.values()))
+        return owner
+
+    def _forget(self, engine: EngineRank) -> None:
+        """Note that *engine* is a new process, which cannot have connected yet."""
+        self._take_events()
+        if len(self._membership.ranks) == 1:
+            self._replaced |= self._connected
+        else:
+            owned = {one for one, owner in self._owners.items() if owner is engine}
+            self._replaced |= owned & self._connected
+        for descriptor in self._replaced:
+            self._owners.pop(descriptor, None)
+
+    def _take_events(self) -> None:
+        while (event := self._monitor.event_nowait()) is not None:
+            # A descriptor is free for another connection as soon as its own has ended.
+            self._replaced.discard(event.descriptor)
+            self._owners.pop(event.descriptor, None)
+            if event.change is PeerChange.CAME:
+                self._connected.add(event.descriptor)
+            else:
+                self._connected.discard(event.descriptor)
