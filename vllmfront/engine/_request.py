@@ -131,7 +131,7 @@ class EngineRequest:
     priority: int = 0
     trace_headers: Mapping[str, str] | None = None
     session_id: str | None = None
-    reasoning_ended: bool | None = False
+    reasoning_ended: bool | None = None
     reasoning_parser_kwargs: Mapping[str, Any] | None = None
     mm_features: Sequence[Any] | None = None
     prompt_embeds: Any = None
