@@ -2,17 +2,17 @@
 
 import array
 import sys
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import tokenizers
 
 from vllmfront.text._hard_strings import HARD_STRINGS
 
-_FLAT_FROM = 1 << 18
-"""Characters from which ids are made in pieces, so that the GIL is free in between."""
-
 _PIECE = 1 << 15
-"""Ids made at a time then: below a millisecond."""
+"""Ids handed over at a time, in well below a millisecond; the GIL is free in between."""
+
+IdArray: TypeAlias = "array.array[int]"
+"""Ids as 32-bit words: a prompt of megabytes in this form is freed at once, a list is not."""
 
 
 class Encoder(Protocol):
@@ -25,25 +25,55 @@ class Encoder(Protocol):
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         """Encode *text*; special tokens spelled out in it are recognised."""
 
+    def encode_long(self, text: str, add_special_tokens: bool) -> IdArray:
+        """As ``encode``, without holding the GIL for long however long *text* is."""
+
     def token_to_id(self, token: str) -> int | None: ...
 
     def id_to_token(self, token_id: int) -> str | None: ...
 
 
 class ReferenceEncoder:
-    """The ``tokenizers`` library; never changed after loading, so threads can share it."""
+    """The ``tokenizers`` library; never changed after it was made, so threads can share it.
+
+    ``encode`` of that library holds the GIL for as long as it takes, so ``encode_batch`` is used,
+    in the form without offsets, which take a quarter of a second of GIL to free after a prompt of
+    megabytes. Ids then come out in pieces, because the library is told to truncate: what it cuts
+    off it keeps, in further pieces.
+    """
 
     name = "tokenizers"
     inline_characters = 1024  # 1,000 to 4,000 characters a millisecond were measured
 
     def __init__(self, reference: tokenizers.Tokenizer) -> None:
+        """Take over *reference*; it must not be changed any more."""
         self._reference = reference
+        self._frame = _special_frame(reference)
+        if self._frame is not None:
+            reference.enable_truncation(_PIECE)
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        # ``encode`` would hold the GIL for as long as it takes; and the fast form keeps no
-        # offsets, which take a quarter of a second of GIL to free after a prompt of megabytes.
+        encoding = self._encode(text, add_special_tokens)
+        if encoding.overflowing:
+            return self.encode_long(text, add_special_tokens).tolist()
+        ids: list[int] = encoding.ids
+        return ids
+
+    def _encode(self, text: str, add_special_tokens: bool) -> tokenizers.Encoding:
         batch = self._reference.encode_batch_fast([text], add_special_tokens=add_special_tokens)
-        ids: list[int] = batch[0].ids
+        return batch[0]
+
+    def encode_long(self, text: str, add_special_tokens: bool) -> IdArray:
+        framed = add_special_tokens and self._frame is not None
+        encoding = self._encode(text, add_special_tokens and not framed)
+        ids = array.array("I", encoding.ids)
+        pieces = encoding.overflowing[::-1]
+        del encoding
+        while pieces:
+            ids.extend(pieces.pop().ids)
+        if framed and self._frame is not None:
+            before, after = self._frame
+            return before + ids + after
         return ids
 
     def token_to_id(self, token: str) -> int | None:
@@ -51,6 +81,26 @@ class ReferenceEncoder:
 
     def id_to_token(self, token_id: int) -> str | None:
         return self._reference.id_to_token(token_id)
+
+
+def _special_frame(reference: tokenizers.Tokenizer) -> tuple[IdArray, IdArray] | None:
+    """Return the ids that special tokens add before and after any text, if they are constant."""
+    frames = set()
+    for text in HARD_STRINGS:
+        bare, framed = (
+            reference.encode_batch_fast([text], add_special_tokens=special)[0].ids
+            for special in (False, True)
+        )
+        starts = range(len(framed) - len(bare) + 1)
+        start = next((i for i in starts if framed[i : i + len(bare)] == bare), None)
+        if start is None:
+            return None
+        if bare:
+            frames.add((tuple(framed[:start]), tuple(framed[start + len(bare) :])))
+    if len(frames) != 1:
+        return None
+    before, after = frames.pop()
+    return array.array("I", before), array.array("I", after)
 
 
 class FastEncoder:
@@ -72,11 +122,16 @@ class FastEncoder:
         self._fast.no_padding()
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        if len(text) < _FLAT_FROM:
-            ids: list[int] = self._fast.encode(text, add_special_tokens).ids
-            return ids
+        ids: list[int] = self._fast.encode(text, add_special_tokens).ids
+        return ids
+
+    def encode_long(self, text: str, add_special_tokens: bool) -> IdArray:
         flat, _ = self._fast.encode_batch_flat([text], add_special_tokens)
-        return _ids_in_pieces(flat)
+        ids = array.array("I")
+        ids.frombytes(flat)
+        if sys.byteorder == "big":
+            ids.byteswap()
+        return ids
 
     def token_to_id(self, token: str) -> int | None:
         token_id: int | None = self._fast.token_to_id(token)
@@ -85,18 +140,6 @@ class FastEncoder:
     def id_to_token(self, token_id: int) -> str | None:
         token: str | None = self._fast.id_to_token(token_id)
         return token
-
-
-def _ids_in_pieces(flat: bytes) -> list[int]:
-    """Make a list of little-endian 32-bit ids without holding the GIL for long."""
-    words = array.array("I")
-    words.frombytes(flat)
-    if sys.byteorder == "big":
-        words.byteswap()
-    ids: list[int] = []
-    for start in range(0, len(words), _PIECE):
-        ids.extend(words[start : start + _PIECE])
-    return ids
 
 
 def choose_encoder(source: str, reference: tokenizers.Tokenizer) -> Encoder:
@@ -110,7 +153,10 @@ def choose_encoder(source: str, reference: tokenizers.Tokenizer) -> Encoder:
         fast = FastEncoder(source)
         for text in (*HARD_STRINGS, *_added_token_strings(reference)):
             for special in (False, True):
-                if fast.encode(text, special) != slow.encode(text, special):
+                ids = slow.encode(text, special)
+                if fast.encode(text, special) != ids:
+                    return slow
+                if fast.encode_long(text, special).tolist() != ids:
                     return slow
     except Exception:  # noqa: BLE001  # the library raises what it likes; the reference serves all
         return slow

@@ -4,10 +4,32 @@ from collections.abc import Sequence
 
 from vllmfront.errors import RequestRejected
 from vllmfront.text._request import SamplingRequest, Surface
+from vllmfront.text._tokenizer import Tokenizer
+
+
+async def encode_prompt(
+    tokenizer: Tokenizer,
+    text: str,
+    add_special_tokens: bool,
+    request: SamplingRequest,
+    *,
+    max_model_len: int,
+    vocab_size: int,
+) -> list[int]:
+    """Encode a prompt and fit it, long ones in a worker thread (see ``encode_async``).
+
+    Raises:
+        RequestRejected: As ``fit_prompt``.
+    """
+
+    def fit(token_ids: Sequence[int]) -> list[int]:
+        return fit_prompt(token_ids, request, max_model_len=max_model_len, vocab_size=vocab_size)
+
+    return await tokenizer.encode_then(fit, text, add_special_tokens)
 
 
 def fit_prompt(
-    token_ids: list[int], request: SamplingRequest, *, max_model_len: int, vocab_size: int
+    token_ids: Sequence[int], request: SamplingRequest, *, max_model_len: int, vocab_size: int
 ) -> list[int]:
     """Return a prompt's ids, cut as the request wants and checked.
 
@@ -18,10 +40,13 @@ def fit_prompt(
         RequestRejected: An id is not in the vocabulary, or the prompt leaves no room for an answer.
     """
     token_ids = _truncated(token_ids, request, max_model_len)
-    check_ids("prompt", token_ids, vocab_size)
     length = len(token_ids)
-    if length < max_model_len:
-        return token_ids
+    if length < max_model_len or isinstance(token_ids, list):
+        # Ids that came as a list are the client's own: one that does not exist is told first.
+        token_ids = list(token_ids)
+        check_ids("prompt", token_ids, vocab_size)
+        if length < max_model_len:
+            return token_ids
     problem = (
         f"contains {length} input tokens, which exceeds this limit even without any output tokens"
         if length > max_model_len
@@ -34,7 +59,9 @@ def fit_prompt(
     )
 
 
-def _truncated(token_ids: list[int], request: SamplingRequest, max_model_len: int) -> list[int]:
+def _truncated(
+    token_ids: Sequence[int], request: SamplingRequest, max_model_len: int
+) -> Sequence[int]:
     keep = request.truncate_prompt_tokens
     if keep is None:
         return token_ids

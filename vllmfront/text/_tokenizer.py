@@ -1,6 +1,8 @@
 """Tokens and text: one tokenizer over two libraries."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
 
 import tokenizers
 import trio
@@ -12,6 +14,19 @@ from vllmfront.text._encoder import Encoder
 
 _LONG_ENCODES = 2
 """Long prompts encoded at a time: more would only fight for the processors."""
+
+
+_T = TypeVar("_T")
+
+
+@contextmanager
+def _no_surrogates() -> Iterator[None]:
+    try:
+        yield
+    except (UnicodeEncodeError, TypeError) as error:
+        raise RequestRejected(
+            "The prompt contains a lone surrogate, which cannot be encoded."
+        ) from error
 
 
 class Tokenizer:
@@ -80,12 +95,8 @@ class Tokenizer:
         Raises:
             RequestRejected: The text holds half of a surrogate pair, which is no character.
         """
-        try:
+        with _no_surrogates():
             return self._encoder.encode(text, add_special_tokens)
-        except (UnicodeEncodeError, TypeError) as error:
-            raise RequestRejected(
-                "The prompt contains a lone surrogate, which cannot be encoded."
-            ) from error
 
     async def encode_async(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Encode *text*; what takes longer than about a millisecond does so in a worker thread.
@@ -97,10 +108,29 @@ class Tokenizer:
         Raises:
             RequestRejected: As ``encode``.
         """
+        return await self.encode_then(list, text, add_special_tokens)
+
+    async def encode_then(
+        self, use: Callable[[Sequence[int]], _T], text: str, add_special_tokens: bool = True
+    ) -> _T:
+        """As ``encode_async``, and return what *use* makes of the ids, in the same thread.
+
+        For prompts that may be far too long: of these nothing but the verdict comes back, because
+        even to free a list of millions takes the event loop tens of milliseconds.
+
+        Raises:
+            RequestRejected: As ``encode``, or from *use*.
+        """
         if len(text) <= self._encoder.inline_characters:
-            return self.encode(text, add_special_tokens)
+            return use(self.encode(text, add_special_tokens))
+
+        def encode_and_use() -> _T:
+            with _no_surrogates():
+                ids = self._encoder.encode_long(text, add_special_tokens)
+            return use(ids)
+
         return await trio.to_thread.run_sync(
-            self.encode, text, add_special_tokens, abandon_on_cancel=True, limiter=self._limiter
+            encode_and_use, abandon_on_cancel=True, limiter=self._limiter
         )
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
