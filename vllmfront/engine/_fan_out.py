@@ -3,6 +3,7 @@
 import attrs
 
 from vllmfront.engine._request import EngineRequest, SamplingParams
+from vllmfront.engine.guard import check_integer
 from vllmfront.errors import RequestRejected
 
 MAX_CHOICES = 16384
@@ -26,12 +27,9 @@ def fan_out(request: EngineRequest) -> list[EngineRequest]:
     if sampling is None:
         return [request]
     n = sampling.n
-    if type(n) is not int:
-        raise RequestRejected(f"n must be an int, but is of type {type(n)}", param="n")
-    if n == 1:
+    if n == 1 and type(n) is int:
         return [request]
-    if n < 1:
-        raise RequestRejected(f"n must be at least 1, got {n}.", param="n")
+    check_integer(n, "n", 1)
     if n > MAX_CHOICES:
         raise RequestRejected(f"n must be at most {MAX_CHOICES}, got {n}.", param="n")
     if sampling.temperature < _GREEDY_BELOW:

@@ -26,13 +26,22 @@ def wrong_type(name: str, wanted: str, value: object) -> RequestRejected:
     return rejected(f"{name} must be {wanted}, got {type(value).__name__}.", name)
 
 
+# Python refuses to print integers of thousands of digits.
+_LONGEST_PRINTED = 1 << 80
+
+
+def shown(value: int) -> str:
+    """Return *value* for a message."""
+    return str(value) if abs(value) < _LONGEST_PRINTED else "an enormous integer"
+
+
 def check_integer(value: object, name: str, low: int = INT64_MIN, high: int = INT64_MAX) -> int:
     if type(value) is not int:
         raise wrong_type(name, "an integer", value)
     if not low <= value <= high:
         if high == INT64_MAX:
-            raise rejected(f"{name} must be at least {low}, got {value}.", name)
-        raise rejected(f"{name} must be in [{low}, {high}], got {value}.", name)
+            raise rejected(f"{name} must be at least {low}, got {shown(value)}.", name)
+        raise rejected(f"{name} must be in [{low}, {high}], got {shown(value)}.", name)
     return value
 
 
@@ -95,7 +104,7 @@ def _bad_token_id(ids: Sequence[object], name: str, bound: int) -> RequestReject
             return rejected(f"{name} must contain only integers, got {type(value).__name__}.", name)
         if not 0 <= value < bound:
             return rejected(
-                f"token_id(s) [{value}] in {name} contain out-of-vocab token ids. "
+                f"token_id(s) [{shown(value)}] in {name} contain out-of-vocab token ids. "
                 f"Vocabulary size: {bound}",
                 name,
             )

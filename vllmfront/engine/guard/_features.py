@@ -59,7 +59,7 @@ def _check_feature(feature: dict[Any, Any]) -> None:
 def _check_argument(item: dict[Any, Any], name: str) -> None:
     _check_value(item.get("data"), name, MAX_DEPTH)
     field = check_list(item.get("field"), f"{name}.field")
-    if len(field) != 2 or type(field[0]) is not str or field[0] not in _FIELD_KINDS:  # noqa: PLR2004
+    if len(field) != 2 or check_text(field[0], _NAME) not in _FIELD_KINDS:  # noqa: PLR2004
         raise rejected(f"{name}.field must be [batched, flat or shared, options].", _NAME)
     check_plain(_map(field[1], f"{name}.field"), f"{name}.field")
 

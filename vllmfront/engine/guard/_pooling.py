@@ -34,16 +34,12 @@ def check_pooling(params: PoolingParams, limits: GuardLimits) -> None:
     supported = _POOLING_TASKS & limits.supported_tasks
     if not supported:
         raise rejected("This model does not support pooling", "task")
-    if type(params.task) is not str or params.task not in supported:
+    if params.task is None or check_text(params.task, "task") not in supported:
         raise rejected(
             f"Unsupported task: {params.task!r} Supported tasks: {sorted(supported)}", "task"
         )
     check_boolean(params.requires_token_ids, "requires_token_ids")
-    if type(params.output_kind) is not int or params.output_kind != _FINAL_ONLY:
-        raise rejected(
-            f"For pooling output_kind has to be FINAL_ONLY, got {params.output_kind!r}",
-            "output_kind",
-        )
+    check_integer(params.output_kind, "output_kind", _FINAL_ONLY, _FINAL_ONLY)
     for name, check in _OPTIONAL.items():
         value = getattr(params, name)
         if value is not None:
@@ -83,7 +79,7 @@ def _late_interaction(value: Any, _params: PoolingParams, _limits: GuardLimits) 
     if len(items) not in (2, 3):
         raise rejected(f"{name} must be [mode, query_key, query_uses].", name)
     mode, key, uses = items if len(items) == 3 else (*items, None)  # noqa: PLR2004
-    if type(mode) is not str or mode not in _MODES:
+    if check_text(mode, name) not in _MODES:
         raise rejected(f"mode must be 'cache_query' or 'score_doc', got {mode!r}", name)
     check_text(key, name)
     if mode == "cache_query" and uses is None:

@@ -13,6 +13,7 @@ from vllmfront.engine.guard._checks import (
     check_text,
     check_token_ids,
     rejected,
+    shown,
     wrong_type,
 )
 from vllmfront.engine.guard._features import check_features
@@ -139,7 +140,7 @@ def _rank(value: Any, limits: GuardLimits) -> None:
     name = "data_parallel_rank"
     check_integer(value, name)
     if not 0 <= value < limits.num_ranks:
-        raise rejected(f"{name} {value} is out of range [0, {limits.num_ranks}).", name)
+        raise rejected(f"{name} {shown(value)} is out of range [0, {limits.num_ranks}).", name)
 
 
 def _text(name: str) -> "_Check":

@@ -48,8 +48,7 @@ def check_sampling(params: SamplingParams, limits: GuardLimits, prompt_length: i
     Raises:
         RequestRejected: The engine would not survive them, or would refuse them.
     """
-    if type(params.n) is not int or params.n != 1:
-        raise rejected(f"n must be 1 in an engine request, got {params.n!r}.", "n")
+    check_integer(params.n, "n", 1, 1)
     for name, low, high in _NUMBERS:
         value = getattr(params, name)
         if type(value) is not float or not low <= value <= high:

@@ -50,7 +50,7 @@ def check_structured(value: object) -> None:
     )
     if value.whitespace_pattern is not None:
         check_text(value.whitespace_pattern, "structured_outputs.whitespace_pattern")
-    if type(value.backend) is not str or value.backend not in BACKENDS:
+    if check_text(value.backend, "structured_outputs") not in BACKENDS:
         raise rejected(
             f"structured_outputs backend must be one of {', '.join(sorted(BACKENDS))}, "
             f"got {value.backend!r}.",
