@@ -2,6 +2,7 @@
 
 import logging
 import shlex
+from collections.abc import Sequence
 
 import attrs
 import trio
@@ -35,6 +36,8 @@ class ManagedEngine:
     config: EngineConfig
     client: EngineClient
     shutdown: Shutdown
+    socket_files: Sequence[str] = ()
+    """Unix sockets of ours that nobody would remove if we were killed."""
 
     async def run(
         self, stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -81,6 +84,7 @@ class ManagedEngine:
             argv=engine_command(self.model, self.config, port),
             prefix="(engine) ",
             environment=ENVIRONMENT,
+            leftovers=(*self.client.socket_files, *self.socket_files),
             stop_budget=STOP_BUDGET,
         )
 

@@ -22,6 +22,7 @@ import trio
 from vllmfront.api.http import ListenConfig as HttpListenConfig
 from vllmfront.api.http import Listener, open_listeners
 from vllmfront.engine import EngineClient, EngineClientConfig, open_engine_client
+from vllmfront.engine.transport import remove_stale_sockets
 from vllmfront.errors import StartupFailed, VllmFrontError
 from vllmfront.lifecycles._api import FLUSH_BUDGET, ApiServer
 from vllmfront.lifecycles._config import ListenConfig, ServeConfig
@@ -60,6 +61,7 @@ async def serve(
     shutdown = Shutdown(
         budget=config.server.shutdown_timeout, margin=FLUSH_BUDGET + STOP_BUDGET + _REAP_BUDGET
     )
+    await trio.to_thread.run_sync(remove_stale_sockets)
     with _one_error():
         async with (
             _open_signals(shutdown),
@@ -110,7 +112,11 @@ def _children(
     ]
     if config.engine.managed:
         engine = ManagedEngine(
-            model=config.model.model, config=config.engine, client=client, shutdown=shutdown
+            model=config.model.model,
+            config=config.engine,
+            client=client,
+            shutdown=shutdown,
+            socket_files=[each.unlink[0] for each in listeners if each.unlink is not None],
         )
         spec = ChildSpec(name="engine", run=engine.run, stop_budget=STOP_BUDGET + _REAP_BUDGET)
         children.insert(0, spec)

@@ -36,6 +36,9 @@ class ProcessSpec:
     environment: Mapping[str, str] = attrs.field(factory=dict)
     """Added to what we inherited ourselves."""
 
+    leftovers: Sequence[str] = ()
+    """Files of ours that are removed when we are killed while the process runs."""
+
     stop_budget: float = attrs.field(default=5.0, validator=attrs.validators.ge(0))
     """Seconds from SIGTERM to SIGKILL."""
 
@@ -220,7 +223,11 @@ async def _open_reaper(
 async def _start_child(
     spec: ProcessSpec, control: trio.lowlevel.FdStream, reports: _Reports
 ) -> int:
-    request = {"argv": list(spec.argv), "prefix": spec.prefix}
+    request = {
+        "argv": list(spec.argv),
+        "prefix": spec.prefix,
+        "leftovers": list(spec.leftovers),
+    }
     with contextlib.suppress(trio.BrokenResourceError):
         await control.send_all(json.dumps(request).encode() + b"\n")
     report = await reports.next()

@@ -5,11 +5,13 @@ every orphan of the tree (Linux: child subreaper), so that a descendant in a ses
 cannot slip away, and holds the read end of a pipe whose write end nobody but its owner has. When
 that pipe ends, for whatever reason, the tree is killed.
 
-On the control pipe it takes ``{"argv", "prefix"}`` as one line of JSON, and then one byte a
-command: ``T`` sends SIGTERM to the child's group, ``K`` kills the tree. On the report pipe it
-writes one JSON object a line: ``{"pid"}`` once the child runs, ``{"error"}`` when it cannot be
-started, ``{"status", "tail"}`` when all is over, with the child's exit status, or minus the
-signal that killed it, and its last lines of output.
+On the control pipe it takes ``{"argv", "prefix", "leftovers"}`` as one line of JSON, and then one
+byte a command: ``T`` sends SIGTERM to the child's group, ``K`` kills the tree. When the pipe ends
+before the child does, the owner was killed: the files named as leftovers are removed, too.
+
+On the report pipe it writes one JSON object a line: ``{"pid"}`` once the child runs, ``{"error"}``
+when it cannot be started, ``{"status", "tail"}`` when all is over, with the child's exit status,
+or minus the signal that killed it, and its last lines of output.
 """
 
 import collections
@@ -168,8 +170,12 @@ def _read_request(control: int) -> dict[str, typing.Any] | None:
     return request
 
 
-def _watch(control: int, wakeup: int, tree: _Tree) -> None:
-    """Obey the control pipe until the leader has ended or the tree shall be killed."""
+def _watch(control: int, wakeup: int, tree: _Tree) -> bool:
+    """Obey the control pipe until the leader has ended or the tree shall be killed.
+
+    Returns:
+        Whether the owner is still there.
+    """
     while tree.status is None:
         readable, _, _ = select.select([control, wakeup], [], [])
         if wakeup in readable:
@@ -177,10 +183,19 @@ def _watch(control: int, wakeup: int, tree: _Tree) -> None:
             tree.reap()
         if control in readable:
             commands = os.read(control, 64)
-            if commands == b"" or b"K" in commands:
-                return
+            if commands == b"":
+                return False
+            if b"K" in commands:
+                return True
             if b"T" in commands and tree.status is None:
                 _signal_group(tree.leader, signal.SIGTERM)
+    return True
+
+
+def _remove(paths: list[str]) -> None:
+    for path in paths:
+        with contextlib.suppress(OSError):
+            os.unlink(path)  # noqa: PTH108 - plain calls keep this process small
 
 
 def _report(fd: int, **fields: object) -> None:
@@ -219,8 +234,10 @@ def main() -> None:
     forwarded = _Output(output, request["prefix"].encode())
     tree = _Tree(child.pid)
     _report(report, pid=child.pid)
-    _watch(control, wakeup, tree)
+    owner_lives = _watch(control, wakeup, tree)
     tree.kill()
+    if not owner_lives:
+        _remove(request["leftovers"])
     _report(report, status=tree.status, tail=forwarded.tail())
     # Threads and the Popen object have nothing left to do that could block the exit.
     os._exit(0)

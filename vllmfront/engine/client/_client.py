@@ -35,10 +35,14 @@ class EngineClient:
         metrics: EngineMetrics,
         limits: GuardLimits,
         handshake_address: str | None,
+        socket_files: Sequence[str] = (),
     ) -> None:
         self.metrics = metrics
         self.handshake_address = handshake_address
         """Where engines say HELLO; None where somebody else does the handshake."""
+
+        self.socket_files = socket_files
+        """Paths that a process which dies without closing its client leaves behind."""
 
         self._books = books
         self._calls = calls

@@ -58,6 +58,11 @@ class _Sockets:
         """Return where engines say HELLO, None where they do so elsewhere."""
         return None if self.handshake is None else self._advertised(self.handshake.address)
 
+    def files(self) -> list[str]:
+        """Return the paths of Unix sockets that exist while the client is open."""
+        bound = (self.inputs.address, self.outputs.address)
+        return [path.removeprefix("ipc://") for path in bound if path.startswith("ipc://")]
+
     def _advertised(self, address: str) -> str:
         if not address.startswith("tcp://"):
             return address
@@ -117,6 +122,7 @@ async def open_engine_client(
             metrics=metrics,
             limits=config.limits,
             handshake_address=sockets.handshake_address(),
+            socket_files=sockets.files(),
         )
         async with trio.open_nursery() as nursery:
             # They need not run before the block does: messages wait in their sockets.

@@ -17,6 +17,7 @@ from vllmfront.engine.transport._sockets import (
     open_receiver,
     open_router,
 )
+from vllmfront.engine.transport._stale import remove_stale_sockets
 
 __all__ = [
     "Message",
@@ -33,6 +34,7 @@ __all__ = [
     "open_monitor",
     "open_receiver",
     "open_router",
+    "remove_stale_sockets",
     "resolve_host",
     "tcp_address",
 ]
