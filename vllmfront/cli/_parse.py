@@ -10,6 +10,7 @@ from vllmfront.cli import _serve_flags as table
 from vllmfront.cli import _unserved_flags as unserved
 from vllmfront.cli._errors import UsageError
 from vllmfront.cli._flag import Arity, Flag
+from vllmfront.lifecycles import ModelConfig, ServeConfig
 
 USAGE = "vllmfront serve MODEL [options] [-- ENGINE_ARGUMENTS...]"
 
@@ -165,11 +166,28 @@ def build_parser() -> argparse.ArgumentParser:
                 flag=flag,
                 nargs=_WORDS[flag.arity],
                 metavar=flag.metavar or ("BOOL" if flag.arity is Arity.BOOL else None),
-                help=flag.help + (f" (env {flag.env})" if flag.env else ""),
+                help=_help(flag),
             )
     parser.add_argument("--debug-cli", action="store_true", help=argparse.SUPPRESS)
     _add_unserved(parser)
     return parser
+
+
+def _help(flag: Flag) -> str:
+    text = flag.help
+    if flag.env is not None:
+        text += f" (env: {flag.env})"
+    default = _default(flag)
+    if default not in (None, (), {}) and not isinstance(default, bool):
+        text += f" (default: {default})"
+    return text.replace("%", "%%")
+
+
+def _default(flag: Flag) -> object:
+    value: object = ServeConfig(model=ModelConfig(model=""))
+    for part in flag.target.split(".") if flag.target is not None else ():
+        value = getattr(value, part)
+    return None if flag.target is None else value
 
 
 def _add_unserved(parser: argparse.ArgumentParser) -> None:

@@ -45,14 +45,14 @@ LISTENER = Group(
         Flag(
             name="--http-send-timeout",
             target="server.send_timeout",
-            parse=values.seconds,
+            parse=values.positive_seconds,
             metavar="SECONDS",
             help="how long a client may accept nothing before its request is given up",
         ),
         Flag(
             name="--engine-ready-timeout-secs",
             target="engine.ready_timeout",
-            parse=values.seconds,
+            parse=values.positive_seconds,
             metavar="SECONDS",
             env="VLLM_ENGINE_READY_TIMEOUT_S",
             help="limit for each phase of the engine's start-up",

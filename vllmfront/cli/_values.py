@@ -47,6 +47,14 @@ def seconds(text: str) -> float:
     return value
 
 
+def positive_seconds(text: str) -> float:
+    """Read a span of time that has to pass."""
+    value = seconds(text)
+    if value == 0:
+        raise ValueError("must be a positive number of seconds")
+    return value
+
+
 def non_empty(text: str) -> str:
     """Read any text but none."""
     if not text:

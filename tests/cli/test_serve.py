@@ -1,0 +1,240 @@
+import json
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from vllmfront.cli import UsageError
+from vllmfront.cli import _serve_flags as table
+from vllmfront.cli import _unserved_flags as unserved
+from vllmfront.cli._parse import build_parser, parse
+from vllmfront.cli._serve import build_config, shared_words, split_words
+from vllmfront.lifecycles import ServeConfig
+
+
+def config(*words: str, environment: Mapping[str, str] | None = None) -> ServeConfig:
+    model, split = split_words(["model", *words])
+    return build_config(model, parse(split.own, environment or {}), split.engine)
+
+
+def forwarded(*words: str) -> Sequence[str]:
+    return config(*words).engine.shared_arguments
+
+
+def test_the_defaults_are_those_of_the_reference() -> None:
+    made = config()
+
+    assert made.model.model == "model"
+    assert (made.listen.host, made.listen.port, made.listen.uds) == ("127.0.0.1", 8000, None)
+    assert made.server.shutdown_timeout == 0
+    assert made.server.keep_alive_timeout == 5
+    assert made.server.log_stats
+    assert made.engine.python == "python3"
+    assert made.engine.ready_timeout == 600
+    assert made.engine.managed
+    assert made.decoding.max_logprobs == 20
+    assert made.decoding.structured_outputs_backend == "xgrammar"
+    assert made.engine.arguments == made.engine.shared_arguments == ()
+
+
+def test_every_option_reaches_a_field_that_exists() -> None:
+    sections = ServeConfig(model=config().model)
+    for flag in table.flags().values():
+        value: object = sections
+        for part in (flag.target or "").split(".") if flag.target else ():
+            value = getattr(value, part)
+
+
+def test_values_arrive_with_their_types() -> None:
+    made = config(
+        *("--port", "0", "--http-send-timeout", "1.5", "--max-logprobs", "-1"),
+        *("--hf-overrides", '{"a": {"b": null}}', "--allowed-origins", '["https://a"]'),
+        *("--served-model-name", "one", "two", "--api-key", "k", "--api-key=l"),
+        *("--trust-request-chat-template", "--enable-request-id-headers", "false"),
+        *("--disable-log-stats", "--custom-histogram-buckets", '{"request_tokens": [1, 2]}'),
+        *("--structured-outputs-config", '{"backend": "guidance", "x": 1}', "--ssl-certfile", "c"),
+    )
+
+    assert made.listen.port == 0
+    assert made.server.send_timeout == 1.5
+    assert made.decoding.max_logprobs == -1
+    assert made.model.overrides == {"a": {"b": None}}
+    assert made.server.cors.origins == ("https://a",)
+    assert made.server.served_model_names == ("one", "two")
+    assert made.server.api_keys == ("k", "l")
+    assert made.chat.trust_request_template
+    assert not made.server.request_id_headers
+    assert not made.server.log_stats
+    assert made.server.histogram_buckets == {"request_tokens": (1.0, 2.0)}
+    assert made.decoding.structured_outputs_backend == "guidance"
+    assert made.server.tls.certfile == "c"
+
+
+def test_keys_are_in_no_repr() -> None:
+    assert "secret" not in repr(config("--api-key", "secret"))
+
+
+def test_the_environment_fills_what_is_not_given() -> None:
+    environment = {
+        "VLLM_API_KEY": "from-environment",
+        "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "7",
+        "VLLM_ENGINE_READY_TIMEOUT_S": "30",
+        "VLLM_RS_PYTHON": "python3.13",
+    }
+    made = config(environment=environment)
+
+    assert made.server.api_keys == ("from-environment",)
+    assert made.server.keep_alive_timeout == 7
+    assert made.engine.ready_timeout == 30
+    assert made.engine.python == "python3.13"
+
+    made = config("--api-key", "mine", "--python", "py", environment=environment)
+
+    assert made.server.api_keys == ("mine",)
+    assert made.engine.python == "py"
+
+
+def test_an_empty_variable_is_unset() -> None:
+    assert config(environment={"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": ""}).server.keep_alive_timeout == 5
+
+
+def test_shared_options_are_forwarded_in_the_references_order() -> None:
+    words = forwarded(
+        *(
+            "--structured-outputs-config",
+            '{"backend": "guidance"}',
+            "--hf-overrides",
+            '{"b":1, "a":2}',
+        ),
+        *("--limit-mm-per-prompt", '{"image" : 3}', "--data-parallel-size-local", "1"),
+        *("--shutdown-timeout", "3", "--disable-log-stats", "--language-model-only"),
+        *("--max-logprobs", "30", "--max-model-len", "8k", "--hf-config-path", "h"),
+        *("--tokenizer-revision", "tr", "--tokenizer", "t", "--revision", "r"),
+    )
+
+    assert list(words) == [
+        *("--revision", "r", "--tokenizer", "t", "--tokenizer-revision", "tr"),
+        *("--hf-config-path", "h", "--max-model-len", "8k", "--max-logprobs", "30"),
+        *("--language-model-only", "--disable-log-stats", "--shutdown-timeout", "3"),
+        *("--data-parallel-size-local", "1", "--limit-mm-per-prompt", '{"image":3}'),
+        *("--hf-overrides", '{"b":1,"a":2}'),
+        *("--structured-outputs-config", '{"backend":"guidance"}'),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--shutdown-timeout", "0"),
+        ("--limit-mm-per-prompt", "{}"),
+        ("--generation-config", "vllm"),
+        ("--stream-interval", "3"),
+        ("--reasoning-parser", "none", "--tool-call-parser", "none"),
+        ("--api-key", "x"),
+    ],
+)
+def test_what_says_nothing_to_the_engine_is_not_forwarded(words: Sequence[str]) -> None:
+    assert list(forwarded(*words)) == []
+
+
+def test_an_option_with_no_word_behind_it_has_no_words() -> None:
+    assert shared_words(parse(["--served-model-name"], {})) == []
+
+
+def test_unknown_options_go_to_the_engine() -> None:
+    made = config("-tp", "2", "--dtype", "half", "--port", "1", "--", "--x")
+
+    assert made.engine.arguments == ("--tensor-parallel-size", "2", "--dtype", "half", "--x")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "required arguments were not provided:\n  <MODEL>"),
+        (["--port", "3", "model"], "the model must appear immediately after the command"),
+        (["--", "model"], "the model must appear immediately after the command"),
+        (["m", "--port", "x"], "invalid value 'x' for '--port <PORT>': not a whole number"),
+        (["m", "--port", "70000"], "70000 is not in 0..=65535"),
+        (["m", "--port", "1_0"], "not a whole number"),
+        (["m", "--port"], "expected one argument"),
+        (["m", "--port", "1", "2"], "unexpected argument '2' found"),
+        (["m", "--port", "1", "--port", "2"], "'--port <PORT>' cannot be used multiple times"),
+        (["m", "--handshake-port", "0"], "0 is not in 1..=65535"),
+        (["m", "--host", "-x"], "expected one argument"),
+        (["m", "--max-logprobs", "-2"], "-2 is not in -1..="),
+        (["m", "--stream-interval", "0"], "0 is not in 1..="),
+        (["m", "--shutdown-timeout", "1.5"], "not a whole number"),
+        (["m", "--http-send-timeout", "-1"], "must be zero or a positive number of seconds"),
+        (["m", "--http-send-timeout", "0"], "must be a positive number of seconds"),
+        (["m", "--http-timeout-keep-alive", "nan"], "must be zero or a positive number"),
+        (["m", "--enable-log-requests", "true"], "unexpected argument 'true' found"),
+        (["m", "--allow-credentials", "maybe"], "[possible values: true, false]"),
+        (["m", "--generation-config", "/x"], "generation config source `/x` is not implemented"),
+        (["m", "--tokenizer-mode", "slow"], "expected one of: auto, hf"),
+        (["m", "--hf-overrides", "[1]"], "expected a JSON object"),
+        (["m", "--hf-overrides", "{"], "invalid JSON"),
+        (["m", "--hf-overrides", "[" * 100_000], "nested too deeply"),
+        (["m", "--allowed-methods", '"x"'], "expected a JSON list of strings"),
+        (["m", "--custom-histogram-buckets", '{"x": [1]}'], "unknown family `x`"),
+        (["m", "--custom-histogram-buckets", '{"request_tokens": [2, 1]}'], "strictly increasing"),
+        (["m", "--custom-histogram-buckets", '{"request_tokens": [0]}'], "positive, finite"),
+        (["m", "--limit-mm-per-prompt", '{"image": -1}'], "expected an item count"),
+        (["m", "--structured-outputs-config", '{"backend": "nah"}'], "unknown backend"),
+        (["m", "--api-key", ""], "must not be empty"),
+        (["m", "--lora-modules", "a=b"], "LoRA adapters is not part of this build yet"),
+        (["m", "--headless"], "a node without a frontend is not part of this build yet"),
+        (["m", "--grpc-port", "1"], "gRPC is not part of this build yet"),
+    ],
+)
+def test_usage_errors_name_the_option_and_the_reason(words: list[str], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        model, split = split_words(words)
+        build_config(model, parse(split.own, {}), split.engine)
+
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("name", unserved.REJECTED)
+def test_rejected_options_say_where_to_put_them(name: str) -> None:
+    for word in (name, unserved.negated(name)):
+        with pytest.raises(UsageError, match="put it after `--`"):
+            config(word)
+
+
+def test_a_rejected_option_behind_the_separator_is_the_engines() -> None:
+    assert config("--", "--config", "x").engine.arguments == ("--config", "x")
+
+
+def test_a_variable_that_stands_for_a_rejected_option_is_refused() -> None:
+    with pytest.raises(UsageError, match="VLLM_DP_RANK"):
+        config(environment={"VLLM_DP_RANK": "1"})
+
+
+def test_options_without_effect_are_remembered() -> None:
+    given = parse(
+        ["--api-server-count", "3", "--no-enable-server-load-tracking", "--disable-fastapi-docs"],
+        {},
+    )
+
+    assert given.ineffective == (
+        "--api-server-count",
+        "--no-enable-server-load-tracking",
+        "--disable-fastapi-docs",
+    )
+
+
+def test_the_help_shows_every_option_that_is_served() -> None:
+    text = build_parser().format_help()
+
+    assert [name for name in table.flags() if name not in text] == []
+    assert "(default: 127.0.0.1)" in text
+
+
+def test_the_reference_rejects_as_many_options_as_we_know() -> None:
+    assert len(unserved.REJECTED) == len(set(unserved.REJECTED)) == 51
+    assert not set(unserved.REJECTED) & set(table.flags())
+
+
+def test_json_is_forwarded_as_it_was_meant() -> None:
+    (_, word) = forwarded("--hf-overrides", '{"é": "\\u00e9", "n": 1.50}')
+
+    assert json.loads(word) == {"é": "é", "n": 1.5}
