@@ -61,10 +61,10 @@ class OutputConnections:
 
     def _take_events(self) -> None:
         while (event := self._monitor.event_nowait()) is not None:
-            # A descriptor is free for another connection as soon as its own has ended.
+            if event.change is PeerChange.LEFT:
+                # Its last messages may not have been read yet, so it keeps its owner.
+                self._connected.discard(event.descriptor)
+                continue
+            self._connected.add(event.descriptor)
             self._replaced.discard(event.descriptor)
             self._owners.pop(event.descriptor, None)
-            if event.change is PeerChange.CAME:
-                self._connected.add(event.descriptor)
-            else:
-                self._connected.discard(event.descriptor)

@@ -1,0 +1,442 @@
+"""Engines that load, die, leave and come back."""
+
+import logging
+import socket
+import time
+from collections.abc import Callable
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from tests.engine._helpers import (
+    CONFIG,
+    RecordingSink,
+    assert_idle,
+    engine_for,
+    open_engines,
+    request,
+    settle,
+    state_of,
+    wait_lost,
+)
+from vllmfront.engine import (
+    EngineClient,
+    EngineClientConfig,
+    EngineState,
+    FinishReason,
+    TerminalCause,
+    open_engine_client,
+)
+from vllmfront.engine.transport import adopted_address
+from vllmfront.engine.wire import EngineAddresses
+from vllmfront.errors import (
+    ConfigurationError,
+    EngineDied,
+    EngineUnavailable,
+    StartupFailed,
+)
+from vllmfront.testing import REGISTRATION, FakeEngine
+
+
+async def test_the_block_begins_while_the_engine_loads() -> None:
+    with trio.fail_after(5):
+        async with open_engine_client(CONFIG) as client:
+            assert state_of(client) is EngineState.LOADING
+            with pytest.raises(EngineUnavailable):
+                async with client.submit(request()):
+                    pass
+            with pytest.raises(EngineUnavailable):
+                await client.call_utility("is_sleeping")
+            with engine_for(client) as engine:
+                await engine.say_hello()
+                engine.register()
+                await settle()
+                assert state_of(client) is EngineState.LOADING
+                engine.say_ready()
+                await client.wait_ready()
+
+            assert state_of(client) is EngineState.READY
+            assert client.max_model_len == 1024
+            assert client.engine_version == "0.33.0"
+
+
+async def test_ready_may_be_seen_before_the_registration() -> None:
+    with trio.fail_after(5):
+        async with open_engine_client(CONFIG) as client:
+            with engine_for(client) as engine:
+                await engine.say_hello()
+                engine.say_ready()
+                await settle()
+                engine.register()
+                await client.wait_ready()
+
+
+async def test_info_sums_up_all_engines() -> None:
+    config = attrs.evolve(CONFIG, engine_count=2)
+    with trio.fail_after(5):
+        async with open_engine_client(config) as client:
+            assert client.handshake_address is not None
+            short = attrs.evolve(REGISTRATION, max_model_len=512, num_gpu_blocks=1)
+            with (
+                FakeEngine(client.handshake_address, 0) as one,
+                FakeEngine(client.handshake_address, 1, short) as other,
+            ):
+                await other.join()
+                await settle()
+                assert state_of(client) is EngineState.LOADING
+                await one.join()
+                await client.wait_ready()
+
+            info = client.info
+            assert (info.max_model_len, info.num_gpu_blocks, info.block_size) == (512, 101, 16)
+            assert list(info.registrations) == [0, 1]
+
+
+async def test_nonsense_in_the_handshake_costs_only_itself(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with trio.fail_after(5):
+        async with open_engine_client(CONFIG) as client:
+            assert client.handshake_address is not None
+            with FakeEngine(client.handshake_address, 7) as stranger:
+                stranger._handshake.send(b"\xc1")
+                stranger.say_ready()
+                await settle()
+            with engine_for(client) as engine:
+                engine.say_ready()
+                await engine.say_hello()
+                engine.register(payload=b"\xc1 no map")
+                await settle()
+                assert state_of(client) is EngineState.LOADING
+                engine.register()
+                engine.say_ready()
+                await client.wait_ready()
+
+    assert "engine 7 is none of the expected engines (0)" in caplog.text
+    assert "engine 0 said READY before HELLO" in caplog.text
+    assert caplog.text.count("Ignored a message on the input socket") == 1
+
+
+async def test_an_unknown_version_is_served_with_one_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    new = attrs.evolve(REGISTRATION, vllm_version="1.0.0")
+    config = attrs.evolve(CONFIG, engine_count=2)
+    with trio.fail_after(5):
+        async with open_engine_client(config) as client:
+            assert client.handshake_address is not None
+            with (
+                FakeEngine(client.handshake_address, 0, new) as one,
+                FakeEngine(client.handshake_address, 1, new) as other,
+            ):
+                await one.join()
+                await other.join()
+                await client.wait_ready()
+
+    assert caplog.text.count("1.0.0, which this frontend was never tried with") == 1
+
+
+STEPS: list[tuple[str, list[Callable[[FakeEngine], None]]]] = [
+    ("READY", []),
+    ("registration", [FakeEngine.say_ready]),
+]
+
+
+async def test_start_up_fails_without_a_hello(autojump_clock: MockClock) -> None:
+    config = attrs.evolve(CONFIG, ready_timeout=600.0, engine_count=2)
+    started = autojump_clock.current_time()
+    with pytest.RaisesGroup(pytest.RaisesExc(StartupFailed, match="no HELLO from engine 0, 1")):
+        async with open_engine_client(config) as client:
+            await trio.sleep_forever()
+
+    assert autojump_clock.current_time() - started == pytest.approx(600)
+    assert state_of(client) is EngineState.DEAD
+    with pytest.raises(StartupFailed):
+        await client.wait_ready()
+
+
+@pytest.mark.parametrize(("step", "done"), STEPS)
+async def test_start_up_fails_without_a_later_step(
+    step: str, done: list[Callable[[FakeEngine], None]]
+) -> None:
+    config = attrs.evolve(CONFIG, ready_timeout=0.1)
+    with pytest.RaisesGroup(pytest.RaisesExc(StartupFailed, match=f"no {step} from engine 0")):
+        async with open_engine_client(config) as client:
+            with engine_for(client) as engine:
+                await engine.say_hello()
+                for act in done:
+                    act(engine)
+                await trio.sleep_forever()
+
+
+def sentinel(_client: EngineClient, engine: FakeEngine) -> None:
+    engine.report_death()
+
+
+def killed(_client: EngineClient, engine: FakeEngine) -> None:
+    engine.close()
+
+
+def process_ended(client: EngineClient, _engine: FakeEngine) -> None:
+    client.report_death("the engine process was killed by SIGKILL")
+
+
+@pytest.mark.parametrize("die", [sentinel, killed, process_ended])
+async def test_death_reaches_every_stream_and_call(
+    die: Callable[[EngineClient, FakeEngine], None],
+) -> None:
+    async with open_engines() as (client, [engine]):
+        sink = RecordingSink()
+        ended: list[str] = []
+
+        async def stream() -> None:
+            with pytest.raises(EngineDied):
+                async with client.submit(request(), [sink]) as stream:
+                    await stream.wait_finished()
+            ended.append("stream")
+
+        async def call() -> None:
+            with pytest.raises(EngineDied):
+                await client.call_utility("pause_scheduler", "wait", timeout=None)
+            ended.append("call")
+
+        async def watch() -> None:
+            assert isinstance(await client.wait_dead(), EngineDied)
+            ended.append("watch")
+
+        async with trio.open_nursery() as nursery:
+            for task in (stream, call, watch):
+                nursery.start_soon(task)
+            await engine.receive()
+            await engine.receive()
+            die(client, engine)
+
+        assert sorted(ended) == ["call", "stream", "watch"]
+        assert state_of(client) is EngineState.DEAD
+        assert [type(error) for error in sink.errors] == [EngineDied]
+        assert client.metrics.snapshot().causes["engine_died"] == 1
+        with pytest.raises(EngineDied):
+            async with client.submit(request()):
+                pass
+        with pytest.raises(EngineDied):
+            await client.call_utility("is_sleeping")
+        with pytest.raises(EngineDied):
+            await client.wait_ready()
+        assert_idle(client)
+
+
+async def test_the_first_cause_of_death_sticks() -> None:
+    async with open_engines() as (client, _engines):
+        client.report_death("first")
+        client.report_death("second")
+
+        assert str(client.error) == "first"
+
+
+async def test_a_send_to_a_killed_engine_fails_at_once() -> None:
+    async with open_engines() as (client, [engine]):
+        engine.close()
+        time.sleep(0.05)  # noqa: ASYNC251 (the monitor's task must not run before the send)
+
+        with pytest.raises(EngineDied):
+            async with client.submit(request()):
+                pass
+        assert state_of(client) is EngineState.DEAD
+        assert_idle(client)
+
+
+async def test_what_was_sent_before_the_end_still_arrives() -> None:
+    async with open_engines() as (client, [engine]):
+        sink = RecordingSink()
+        async with client.submit(request(), [sink]) as stream:
+            add = await engine.receive_add()
+            engine.send_tokens(add.internal_id, [1], FinishReason.ABORT)
+            engine.close()
+            await stream.wait_finished()
+
+        assert sink.tokens == [1]
+        assert stream.cause is TerminalCause.ENGINE_ABORTED
+
+
+async def test_an_engine_leaves_and_comes_back() -> None:
+    async with open_engines() as (client, [old]):
+        before = RecordingSink()
+        with pytest.raises(EngineDied, match="closed its connection"):
+            async with client.submit(request("before"), [before]) as stream:
+                add = await old.receive_add()
+                old.close()
+                await stream.wait_finished()
+        with engine_for(client) as new:
+            await new.say_hello()
+            await settle()
+            assert state_of(client) is EngineState.LOADING
+            new.register()
+            new.say_ready()
+            await client.wait_ready()
+            after = RecordingSink()
+            async with client.submit(request("after"), [after]) as stream:
+                fresh = await new.receive_add()
+                new.send_tokens(add.internal_id, [1])
+                new.send_tokens(fresh.internal_id, [2], FinishReason.STOP)
+                await stream.wait_finished()
+
+        assert before.tokens == []
+        assert after.tokens == [2]
+        assert client.snapshot().ranks[0].incarnation == 2
+        assert_idle(client)
+
+
+async def test_a_hello_from_a_rank_that_serves_replaces_it() -> None:
+    async with open_engines() as (client, [old]):
+        with pytest.raises(EngineDied, match="replaced"):
+            async with client.submit(request(), [RecordingSink()]) as stream:
+                add = await old.receive_add()
+                new = engine_for(client)
+                await new.say_hello()
+                await stream.wait_finished()
+        with new:
+            new.register()
+            new.say_ready()
+            await client.wait_ready()
+            # Late words of the old process, its death included, are nobody's any more.
+            old.send_tokens(add.internal_id, [1])
+            old.report_death()
+            old.close()
+            await settle()
+            await trio.sleep(0.1)
+
+            assert state_of(client) is EngineState.READY
+            async with client.submit(request()) as stream:
+                fresh = await new.receive_add()
+                new.send_tokens(fresh.internal_id, [2], FinishReason.STOP)
+                await stream.wait_finished()
+
+
+async def test_a_process_that_is_reported_dead_while_loading() -> None:
+    with trio.fail_after(5):
+        async with open_engine_client(CONFIG) as client, trio.open_nursery() as nursery:
+
+            async def wait() -> None:
+                with pytest.raises(EngineDied, match="exit status 1"):
+                    await client.wait_ready()
+
+            nursery.start_soon(wait)
+            await wait_all_tasks_blocked()
+            client.report_death("the engine process ended with exit status 1")
+
+
+async def test_one_rank_dies_and_the_others_go_on() -> None:
+    async with open_engines(2) as (client, engines):
+        sinks = [RecordingSink(), RecordingSink()]
+        with pytest.raises(EngineDied):
+            async with (
+                client.submit(request("a"), sinks[:1]) as on_0,
+                client.submit(request("b"), sinks[1:]) as on_1,
+            ):
+                adds = [await engine.receive_add() for engine in engines]
+                for engine, add in zip(engines, adds, strict=True):
+                    engine.send_tokens(add.internal_id, [1])
+                await settle()
+                engines[0].report_death()
+                await wait_lost(client, 0)
+                assert state_of(client) is EngineState.READY
+                async with client.submit(request("c")):
+                    assert (await engines[1].receive_add()).request.request_id == "c"
+                await engines[1].receive_abort()
+                engines[1].send_tokens(adds[1].internal_id, [2], FinishReason.STOP)
+                await on_1.wait_finished()
+                await on_0.wait_finished()
+
+        assert [sink.tokens for sink in sinks] == [[1], [1, 2]]
+        assert sinks[1].errors == []
+        with pytest.raises(EngineUnavailable):
+            async with client.submit(request(data_parallel_rank=0)):
+                pass
+        engines[1].report_death()
+        await client.wait_dead()
+        assert_idle(client)
+
+
+async def test_a_rank_that_dies_without_a_word_before_is_found_by_its_connection() -> None:
+    async with open_engines(2) as (client, engines):
+        engines[1].report_death()
+        engines[1].close()
+        await wait_lost(client, 1)
+
+        assert state_of(client) is EngineState.READY
+        assert client.snapshot().ranks[0].state is EngineState.READY
+
+
+async def test_a_lost_rank_is_replaced_by_another_at_the_send() -> None:
+    async with open_engines(2) as (client, engines):
+        engines[0].close()
+        time.sleep(0.05)  # noqa: ASYNC251 (the monitor's task must not run before the send)
+
+        async with client.submit(request()):
+            assert (await engines[1].receive_add()).request.request_id == "r"
+
+
+async def test_inherited_sockets_need_no_handshake() -> None:
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    addresses = [adopted_address(listener.fileno()) for listener in listeners]
+    config = EngineClientConfig(
+        input_fd=listeners[0].detach(),
+        output_fd=listeners[1].detach(),
+        start_rank=3,
+        limits=CONFIG.limits,
+    )
+    with trio.fail_after(5):
+        async with open_engine_client(config) as client:
+            assert client.handshake_address is None
+            with FakeEngine("tcp://127.0.0.1:1", 3) as engine:
+                engine.addresses = EngineAddresses(inputs=addresses[:1], outputs=addresses[1:])
+                engine.register()
+                await client.wait_ready()
+                async with client.submit(request()) as stream:
+                    add = await engine.receive_add()
+                    engine.send_tokens(add.internal_id, [1], FinishReason.STOP)
+                    await stream.wait_finished()
+
+
+async def test_remote_engines_get_tcp_addresses_of_the_advertised_host() -> None:
+    config = attrs.evolve(CONFIG, all_local=False, advertised_host="localhost")
+    with trio.fail_after(5):
+        async with open_engine_client(config) as client:
+            assert client.handshake_address is not None
+            assert client.handshake_address.startswith("tcp://localhost:")
+            with engine_for(client) as engine:
+                await engine.join()
+                await client.wait_ready()
+                assert engine.addresses is not None
+                assert engine.addresses.inputs[0].startswith("tcp://localhost:")
+                assert engine.addresses.coordinator_input is None
+
+
+async def test_a_host_that_nobody_can_connect_to_must_be_advertised() -> None:
+    with pytest.raises(ConfigurationError, match=r"0\.0\.0\.0"):
+        async with open_engine_client(attrs.evolve(CONFIG, handshake_host="0.0.0.0")):
+            pass
+
+
+async def test_cancelling_a_client_in_each_phase_leaves_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    for steps in range(4):
+        with trio.fail_after(5):
+            async with trio.open_nursery() as nursery, open_engine_client(CONFIG) as client:
+                with engine_for(client) as engine:
+                    if steps > 0:
+                        await engine.say_hello()
+                    if steps > 1:
+                        engine.register()
+                    if steps > 2:
+                        engine.say_ready()
+                        await client.wait_ready()
+                        await client.submit(request(), [RecordingSink()]).__aenter__()
+                    await settle()
+                    nursery.cancel_scope.cancel()
+                    await trio.lowlevel.checkpoint()
+        assert_idle(client)
