@@ -26,9 +26,8 @@ OWN = frozenset(option_names())
         ("--max-logprobs -1", "--max-logprobs -1", ""),
         ("-tp 4 -asc=3", "--api-server-count=3", "--tensor-parallel-size 4"),
         (
-            "-dp 2 -dpl 0 -dpa 1.2.3.4 -dpp 99",
-            "--data-parallel-size 2 --data-parallel-size-local 0 "
-            + "--data-parallel-address 1.2.3.4 --data-parallel-rpc-port 99",
+            "-dp 2 -dpl 0 -dpp 99",
+            "--data-parallel-size 2 --data-parallel-size-local 0 --data-parallel-rpc-port 99",
             "",
         ),
         ("-pcp 2 -dcp=2", "", "--prefill-context-parallel-size 2 --decode-context-parallel-size=2"),
