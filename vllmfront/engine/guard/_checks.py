@@ -39,9 +39,10 @@ def check_integer(value: object, name: str, low: int = INT64_MIN, high: int = IN
     if type(value) is not int:
         raise wrong_type(name, "an integer", value)
     if not low <= value <= high:
+        bounds = f"in [{low}, {high}]"
         if high == INT64_MAX:
-            raise rejected(f"{name} must be at least {low}, got {shown(value)}.", name)
-        raise rejected(f"{name} must be in [{low}, {high}], got {shown(value)}.", name)
+            bounds = f"at least {low}" if value < low else f"at most {high}"
+        raise rejected(f"{name} must be {bounds}, got {shown(value)}.", name)
     return value
 
 
