@@ -79,7 +79,7 @@ class SimulatedCore:
         """Return when ``advance`` is due without another message; None: never."""
         if self.dead is not None:
             return None
-        if self._outbox or self._inbox:
+        if self._outbox:
             return now
         return self._scheduler.wake_at(now)
 

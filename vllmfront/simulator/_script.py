@@ -116,6 +116,13 @@ def _converter() -> cattrs.Converter:
     return converter
 
 
+def _reason(error: BaseException, wanted: type | None) -> str:
+    # cattrs names the wanted type alone; the readers above say more.
+    if type(error) is ValueError and error.args:
+        return str(error)
+    return cattrs.v.format_exception(error, wanted)
+
+
 def load_script(path: Path) -> Script:
     """Read a script from a JSON file: ``{"rules": [{"prompt": [1, 2], "tokens": [3]}]}``.
 
@@ -130,5 +137,5 @@ def load_script(path: Path) -> Script:
     except msgspec.DecodeError as error:
         raise ConfigurationError(f"the script {path} is not JSON") from error
     except ClassValidationError as error:
-        reasons = "; ".join(cattrs.transform_error(error))
+        reasons = "; ".join(cattrs.transform_error(error, format_exception=_reason))
         raise ConfigurationError(f"the script {path} makes no sense: {reasons}") from error
