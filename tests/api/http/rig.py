@@ -72,7 +72,11 @@ class Rig:
         sock = trio.socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         if buffer is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-        await sock.connect(("127.0.0.1", self.port))
+        try:
+            await sock.connect(("127.0.0.1", self.port))
+        except OSError:
+            sock.close()
+            raise
         client = Client(trio.SocketStream(sock))
         self.clients.append(client)
         return client

@@ -3,8 +3,7 @@
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, MutableMapping
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 import trio
 
@@ -13,6 +12,7 @@ from vllmfront.api.http._message import (
     CLIENT_GONE,
     CLIENT_STALLED,
     AsgiApp,
+    AsgiMessage,
     Handler,
     Headers,
     HttpRequest,
@@ -20,8 +20,6 @@ from vllmfront.api.http._message import (
 from vllmfront.api.http._rejection import INTERNAL_ERROR, body_too_large
 
 logger = logging.getLogger(__name__)
-
-Message = MutableMapping[str, Any]
 
 
 class AsgiResponse:
@@ -32,7 +30,7 @@ class AsgiResponse:
     """
 
     def __init__(self, *, max_unsent: int, on_overflow: Callable[[], None]) -> None:
-        self._messages: deque[Message] = deque()
+        self._messages: deque[AsgiMessage] = deque()
         self._max_unsent = max_unsent
         self._on_overflow = on_overflow
         self._unsent = 0
@@ -97,12 +95,12 @@ class AsgiResponse:
         self._unsent += len(data)
         self._put({"type": "http.response.body", "body": data, "more_body": more})
 
-    def _put(self, message: Message) -> None:
+    def _put(self, message: AsgiMessage) -> None:
         if not self.gone:
             self._messages.append(message)
             self._arrived.unpark_all()
 
-    async def pump(self, send: Callable[[Message], Any]) -> None:
+    async def pump(self, send: Callable[[AsgiMessage], Awaitable[None]]) -> None:
         """Pass messages to *send* until the response is complete."""
         while True:
             while not self._messages:
@@ -141,7 +139,9 @@ def handler_as_asgi(handler: Handler, config: HttpConfig | None = None) -> AsgiA
     limits = config or HttpConfig()
 
     async def app(
-        scope: Message, receive: Callable[[], Any], send: Callable[[Message], Any]
+        scope: AsgiMessage,
+        receive: Callable[[], Awaitable[AsgiMessage]],
+        send: Callable[[AsgiMessage], Awaitable[None]],
     ) -> None:
         if scope["type"] == "lifespan":
             await _answer_lifespan(receive, send)
@@ -153,7 +153,9 @@ def handler_as_asgi(handler: Handler, config: HttpConfig | None = None) -> AsgiA
     return app
 
 
-async def _answer_lifespan(receive: Callable[[], Any], send: Callable[[Message], Any]) -> None:
+async def _answer_lifespan(
+    receive: Callable[[], Awaitable[AsgiMessage]], send: Callable[[AsgiMessage], Awaitable[None]]
+) -> None:
     while True:
         message = await receive()
         await send({"type": f"{message['type']}.complete"})
@@ -164,10 +166,13 @@ async def _answer_lifespan(receive: Callable[[], Any], send: Callable[[Message],
 async def _answer_http(
     handler: Handler,
     config: HttpConfig,
-    scope: Message,
-    receive: Callable[[], Any],
-    send: Callable[[Message], Any],
+    scope: AsgiMessage,
+    receive: Callable[[], Awaitable[AsgiMessage]],
+    send: Callable[[AsgiMessage], Awaitable[None]],
 ) -> None:
+    body = await _read_body(receive, config.max_body_bytes)
+    if body is None:
+        return
     connection = _AsgiConnection()
     async with trio.open_nursery() as nursery:
 
@@ -179,14 +184,6 @@ async def _answer_http(
         response = AsgiResponse(
             max_unsent=config.max_unsent_bytes, on_overflow=lambda: end(CLIENT_STALLED)
         )
-        body = await _read_body(receive, config.max_body_bytes)
-        if body is None:
-            return
-        nursery.start_soon(_pump, response, send, end)
-        if len(body) > config.max_body_bytes:
-            rejection = body_too_large()
-            response.respond(rejection.status, rejection.body)
-            return
         watch = trio.CancelScope()
 
         async def watch_client() -> None:
@@ -196,13 +193,20 @@ async def _answer_http(
                 if not response.finished:
                     end(CLIENT_GONE)
 
-        nursery.start_soon(watch_client)
-        await _run_handler(handler, _make_request(scope, body, connection), response)
-        watch.cancel(reason="handler done")
+        nursery.start_soon(_pump, response, send, end)
+        if len(body) > config.max_body_bytes:
+            rejection = body_too_large()
+            response.respond(rejection.status, rejection.body)
+        else:
+            nursery.start_soon(watch_client)
+            await _run_handler(handler, _make_request(scope, body, connection), response)
+            watch.cancel(reason="handler done")
 
 
 async def _pump(
-    response: AsgiResponse, send: Callable[[Message], Any], end: Callable[[str], None]
+    response: AsgiResponse,
+    send: Callable[[AsgiMessage], Awaitable[None]],
+    end: Callable[[str], None],
 ) -> None:
     try:
         await response.pump(send)
@@ -226,7 +230,7 @@ async def _run_handler(handler: Handler, request: HttpRequest, response: AsgiRes
         raise RuntimeError(f"{request.method} {request.path}: the response was left unfinished")
 
 
-async def _read_body(receive: Callable[[], Any], limit: int) -> bytes | None:
+async def _read_body(receive: Callable[[], Awaitable[AsgiMessage]], limit: int) -> bytes | None:
     """Return the whole body, or a little more than *limit* of it; None: the client has left."""
     body = bytearray()
     while True:
@@ -238,7 +242,7 @@ async def _read_body(receive: Callable[[], Any], limit: int) -> bytes | None:
             return bytes(body)
 
 
-def _make_request(scope: Message, body: bytes, connection: _AsgiConnection) -> HttpRequest:
+def _make_request(scope: AsgiMessage, body: bytes, connection: _AsgiConnection) -> HttpRequest:
     path: str = scope["path"]
     return HttpRequest(
         method=scope["method"],

@@ -1,18 +1,16 @@
 """ASGI applications as handlers, for routes that need a framework more than speed."""
 
 import logging
-from collections.abc import AsyncGenerator, MutableMapping
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import trio
 
-from vllmfront.api.http._message import AsgiApp, HttpRequest, ResponseWriter
+from vllmfront.api.http._message import AsgiApp, AsgiMessage, HttpRequest, ResponseWriter
 from vllmfront.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
-
-Message = MutableMapping[str, Any]
 
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
 _SHUTDOWN_BUDGET = 5.0
@@ -61,7 +59,7 @@ class _Exchange:
         self._head: tuple[int, list[tuple[bytes, bytes]]] | None = None
         self._finished = trio.Event()
 
-    async def receive(self) -> Message:
+    async def receive(self) -> AsgiMessage:
         if not self._body_given:
             self._body_given = True
             await trio.lowlevel.checkpoint()
@@ -78,7 +76,7 @@ class _Exchange:
         await self._request.connection.wait_closed()
         scope.cancel(reason="client gone")
 
-    async def send(self, message: Message) -> None:
+    async def send(self, message: AsgiMessage) -> None:
         """Take one message; returns when the client keeps up with what was sent so far."""
         kind = message["type"]
         if kind == "http.response.start":
@@ -179,7 +177,7 @@ class _Lifespan:
         if not self._started:
             task_status.started()
 
-    async def _receive(self) -> Message:
+    async def _receive(self) -> AsgiMessage:
         self._events_given += 1
         if self._events_given == 1:
             await trio.lowlevel.checkpoint()
@@ -187,7 +185,7 @@ class _Lifespan:
         await self._shutdown_asked.wait()
         return {"type": "lifespan.shutdown"}
 
-    async def _send(self, message: Message) -> None:
+    async def _send(self, message: AsgiMessage) -> None:
         await trio.lowlevel.checkpoint()
         kind = message["type"]
         if kind == "lifespan.startup.complete":

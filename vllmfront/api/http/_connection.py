@@ -362,13 +362,10 @@ class Connection:
         state = self._state
         response = self._response = Response(
             self._outlet,
-            state.heads,
+            state,
             version=request.http_version,
             head_only=request.method == "HEAD",
-            reuse=self._parser.keep_alive
-            and self._config.keep_alive_timeout > 0
-            and not state.draining,
-            max_unsent=self._config.max_unsent_bytes,
+            reuse=self._parser.keep_alive and self._config.keep_alive_timeout > 0,
             on_overflow=self._on_overflow,
         )
         state.requests_total += 1

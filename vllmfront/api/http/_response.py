@@ -3,9 +3,10 @@
 import time
 from collections.abc import Callable
 
-from vllmfront.api.http._head import HeadEncoder, has_no_body
+from vllmfront.api.http._head import has_no_body
 from vllmfront.api.http._message import Headers
 from vllmfront.api.http._outlet import Outlet
+from vllmfront.api.http._state import ServerState
 
 _LAST_CHUNK = b"0\r\n\r\n"
 
@@ -22,11 +23,10 @@ class Response:
         "_detached",
         "_extra_headers",
         "_head_only",
-        "_heads",
         "_length_left",
-        "_max_unsent",
         "_on_overflow",
         "_outlet",
+        "_state",
         "_version",
         "finished",
         "head_time",
@@ -38,19 +38,17 @@ class Response:
     def __init__(
         self,
         outlet: Outlet,
-        heads: HeadEncoder,
+        state: ServerState,
         *,
         version: str,
         head_only: bool,
         reuse: bool,
-        max_unsent: int,
         on_overflow: Callable[[], None],
     ) -> None:
         self._outlet = outlet
-        self._heads = heads
+        self._state = state
         self._version = version
         self._head_only = head_only
-        self._max_unsent = max_unsent
         self._on_overflow = on_overflow
         self._chunked = False
         self._detached = False
@@ -94,7 +92,7 @@ class Response:
         extra = self._extra_headers
         plain = not headers and not extra and not has_no_body(status)
         if plain and self.reuse and self._version == "1.1":
-            head = self._heads.whole(status, content_type, len(body))
+            head = self._state.heads.whole(status, content_type, len(body))
         else:
             lines = [(b"content-type", content_type)] if content_type else []
             lines += headers
@@ -124,6 +122,8 @@ class Response:
     def _check_fresh(self) -> None:
         if self.started:
             raise RuntimeError("the response has been started already")
+        if self._state.draining:
+            self.reuse = False
 
     def _begin(self, status: int) -> None:
         self.started = True
@@ -147,7 +147,7 @@ class Response:
             lines.append((b"connection", b"close"))
         elif self.reuse and self._version == "1.0":
             lines.append((b"connection", b"keep-alive"))
-        return self._heads.general(self._version, status, lines)
+        return self._state.heads.general(self._version, status, lines)
 
     def write(self, data: bytes) -> None:
         if not self._may_write(data):
@@ -159,7 +159,7 @@ class Response:
             if self._length_left < 0:
                 raise RuntimeError("the body is longer than its Content-Length")
         self._outlet.write_nowait(data)
-        if self._outlet.unsent > self._max_unsent:
+        if self._outlet.unsent > self._state.config.max_unsent_bytes:
             self._on_overflow()
 
     def _may_write(self, data: bytes) -> bool:
