@@ -72,8 +72,9 @@ class RawFrontend:
             identity, payload = [frame.bytes for frame in await self.requests.receive()]
             self.registrations[identity] = decode_registration(payload)
 
-    def add(self, asked: EngineRequest, identity: bytes = RANK_0) -> None:
-        self.requests.send_nowait(identity, encode_add(asked, internal_id=asked.request_id))
+    def add(self, asked: EngineRequest, identity: bytes = RANK_0, client: int = 0) -> None:
+        frames = encode_add(asked, internal_id=asked.request_id, client_index=client)
+        self.requests.send_nowait(identity, frames)
 
     def abort(self, *request_ids: str, identity: bytes = RANK_0) -> None:
         self.requests.send_nowait(identity, encode_abort(request_ids))
