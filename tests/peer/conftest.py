@@ -51,7 +51,7 @@ def served(program: list[str], folder: pathlib.Path) -> Iterator[str]:
     simulate = [
         sys.executable, "-m", "vllmfront", "simulate", "--handshake", f"tcp://127.0.0.1:{rpc}",
         "--vocab-size", str(VOCABULARY), "--max-model-len", str(MAX_MODEL_LEN),
-        "--step-ms", "0", "--vllm-version", "0.33.0",
+        "--step-ms", "8", "--vllm-version", "0.33.0",
     ]  # fmt: skip
     with contextlib.ExitStack() as stack:
         frontend = stack.enter_context(running(serve, folder / "frontend.log"))

@@ -38,7 +38,7 @@ def _add_probes(app: QuartTrio, facts: ServerFacts) -> None:
     @app.get("/health")
     @app.route("/ping", methods=["GET", "POST"])
     async def health() -> Response:
-        return Response(b"", 200 if facts.healthy else 503, content_type=None)
+        return _empty(200 if facts.healthy else 503)
 
 
 def _add_information(app: QuartTrio, facts: ServerFacts, http_metrics: HttpMetrics) -> None:
@@ -82,8 +82,8 @@ def _model(facts: ServerFacts, name: str, now: int) -> dict[str, Any]:
 def _add_not_served(app: QuartTrio, route: NotServed) -> None:
     error = answer_to(
         FeatureNotServed(
-            f"{route.method} {route.path} is not served: this build of vllmfront has no "
-            f"{route.feature} yet. Use vLLM's Python server for it."
+            f"{route.method} {route.path} belongs to {route.feature}, which this build of "
+            "vllmfront does not serve yet. Use vLLM's Python server for it."
         )
     )
 
@@ -96,10 +96,16 @@ def _add_not_served(app: QuartTrio, route: NotServed) -> None:
 async def _plain_error(error: Exception) -> Response:
     """Answer as the peer does: no body, and ``Allow`` where only the method was wrong."""
     status = (error.code or 500) if isinstance(error, HTTPException) else 500
-    response = Response(b"", status, content_type=None)
+    response = _empty(status)
     if isinstance(error, MethodNotAllowed):
         methods = sorted(set(error.valid_methods or ()) - {"OPTIONS"})
         response.headers["allow"] = ",".join(methods)
+    return response
+
+
+def _empty(status: int) -> Response:
+    response = Response(b"", status)
+    del response.headers["content-type"]
     return response
 
 
