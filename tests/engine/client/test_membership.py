@@ -247,6 +247,17 @@ async def test_a_send_to_a_killed_engine_fails_at_once() -> None:
         assert_idle(client)
 
 
+async def test_leaving_a_stream_may_be_what_finds_its_engine_killed() -> None:
+    async with open_engines() as (client, [engine]):
+        async with client.submit(request()):
+            await engine.receive_add()
+            engine.close()
+            time.sleep(0.05)  # noqa: ASYNC251 (the monitor's task must not run before the send)
+
+        assert state_of(client) is EngineState.DEAD
+        assert_idle(client)
+
+
 async def test_what_was_sent_before_the_end_still_arrives() -> None:
     async with open_engines() as (client, [engine]):
         sink = RecordingSink()

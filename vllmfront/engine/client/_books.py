@@ -74,7 +74,9 @@ class Books:
         live = [child for child in stream.children if child.live]
         self.abort(live)
         for child in live:
-            self.end(child, cause)
+            # The abort may have found the engine gone, which has ended all of its children.
+            if child.live:
+                self.end(child, cause)
 
     def end(self, child: Child, cause: TerminalCause, error: VllmFrontError | None = None) -> None:
         """Take *child* out; the only way that a child ends."""
