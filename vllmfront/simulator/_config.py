@@ -8,8 +8,8 @@ from vllmfront.simulator._script import Script
 VLLM_VERSIONS = ("0.32.0", "0.33.0")
 """Releases whose behaviour at the boundary is imitated."""
 
-NS_PER_RANK = 2**16
-"""Ranks are two bytes on the wire."""
+RANKS = 2**16
+"""How many there can be: a rank is two bytes on the wire."""
 
 
 @attrs.frozen(kw_only=True)
@@ -19,7 +19,7 @@ class SimulatorConfig:
     handshake: str
     """The ZeroMQ address of the frontend's handshake socket: ``tcp://HOST:PORT``."""
 
-    ranks: int = attrs.field(default=1, validator=[validators.ge(1), validators.lt(NS_PER_RANK)])
+    ranks: int = attrs.field(default=1, validator=validators.ge(1))
     start_rank: int = attrs.field(default=0, validator=validators.ge(0))
 
     step_time: float = attrs.field(default=0.01, validator=validators.ge(0))
@@ -66,6 +66,12 @@ class SimulatorConfig:
     """Between INIT and registration: the time that a model takes to load."""
 
     script: Script = attrs.field(factory=Script)
+
+    def __attrs_post_init__(self) -> None:
+        if self.first_token_id >= self.vocab_size:
+            raise ValueError("first_token_id must be below vocab_size")
+        if self.start_rank + self.ranks > RANKS:
+            raise ValueError(f"start_rank and ranks go beyond rank {RANKS - 1}")
 
     @property
     def reports_errors(self) -> bool:
