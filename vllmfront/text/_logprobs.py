@@ -20,7 +20,8 @@ LOGPROB_FLOOR = -9999.0
 _encode = msgspec.json.encode
 
 
-@attrs.frozen
+# msgspec writes the members of a slotted class in an order of its own, so these have a dict.
+@attrs.frozen(slots=False)
 class PromptLogprob:
     """One candidate at one position of the prompt, in the order of its JSON."""
 
@@ -33,7 +34,7 @@ PromptLogprobs = list[dict[int, PromptLogprob] | None]
 """One entry a prompt token, by candidate id; None for the first token, which has none."""
 
 
-@attrs.frozen
+@attrs.frozen(slots=False)
 class CompletionLogprobs:
     """The ``logprobs`` member of a completion's choice, in the order of its JSON."""
 
