@@ -2,6 +2,7 @@
 
 import resource
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,12 @@ from vllmfront.chat import (
     Message,
     NamedTemplates,
     TemplateFailed,
+    Tool,
+    ToolCall,
+    fuel_from_environment,
 )
 from vllmfront.chat._template import compile_request_template
+from vllmfront.errors import ConfigurationError
 
 MEMORY_LIMIT_KIB = 150 << 10
 TRUSTING = ChatOptions(trust_request_template=True)
@@ -190,6 +195,52 @@ def test_fuel_is_set_by_the_operator() -> None:
     assert ChatRenderer(template).render(chat).text == ""
     with pytest.raises(TemplateFailed, match="ran out of fuel"):
         ChatRenderer(template, options=ChatOptions(fuel=100)).render(chat)
+
+
+@pytest.mark.parametrize(
+    ("environ", "fuel"),
+    [
+        ({}, 500_000),
+        ({"VLLM_CHAT_TEMPLATE_FUEL": ""}, 500_000),
+        ({"VLLM_CHAT_TEMPLATE_FUEL": "7"}, 7),
+        ({"VLLM_CHAT_TEMPLATE_FUEL": "9" * 5000}, 10**18 - 1),
+    ],
+)
+def test_fuel_comes_from_the_environment(environ: dict[str, str], fuel: int) -> None:
+    assert fuel_from_environment(environ) == fuel
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "x", "1.5", "\u0663"])
+def test_fuel_must_be_a_positive_number(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="VLLM_CHAT_TEMPLATE_FUEL must be"):
+        fuel_from_environment({"VLLM_CHAT_TEMPLATE_FUEL": text})
+
+
+def test_long_arguments_and_tools_may_be_printed() -> None:
+    call = ToolCall(id="c", name="f", arguments={"text": "a" * 3_000_000})
+    tool = Tool(name="f", parameters={"enum": ["b" * 3_000_000]})
+    template = "{{ messages | tojson }}{{ tools | tojson(indent=2) }}"
+    chat = ChatPrompt(
+        messages=[Message(role="assistant", content="", tool_calls=[call])],
+        tools=[tool],
+        chat_template=template,
+    )
+
+    assert len(ChatRenderer(options=TRUSTING).render(chat).text) > 6_000_000
+
+
+def test_arguments_nested_without_end_are_refused() -> None:
+    arguments: list[Any] = []
+    for _ in range(500):
+        arguments = [arguments]
+    call = ToolCall(id="c", name="f", arguments=arguments)
+    chat = ChatPrompt(
+        messages=[Message(role="assistant", content="", tool_calls=[call])],
+        chat_template="{{ messages | tojson }}",
+    )
+
+    with pytest.raises(TemplateFailed, match="too deeply"):
+        ChatRenderer(options=TRUSTING).render(chat)
 
 
 def test_long_texts_of_the_client_may_be_worked_on() -> None:

@@ -1,6 +1,6 @@
 """Messages to text: parsing, templates and their bounds. Pure, and safe in any thread."""
 
-from vllmfront.chat._budget import DEFAULT_FUEL
+from vllmfront.chat._budget import DEFAULT_FUEL, fuel_from_environment
 from vllmfront.chat._content_format import ContentFormat
 from vllmfront.chat._errors import TemplateFailed
 from vllmfront.chat._message import ChatPrompt, Message, RenderedChat, Tool, ToolCall
@@ -27,6 +27,7 @@ __all__ = [
     "ToolCall",
     "available_tools",
     "clean_template_file",
+    "fuel_from_environment",
     "is_inline_template",
     "parse_messages",
     "parse_tools",

@@ -7,26 +7,32 @@ size and depth of any one value, and by processor time, because one step over a 
 can be a thousand times dearer than one over a short one.
 """
 
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from types import GeneratorType
 from typing import Any, TypeVar
 
 import attrs
 
+from vllmfront.errors import ConfigurationError
+
 _T = TypeVar("_T")
 
 DEFAULT_FUEL = 500_000
 """Steps of a rendering, if ``VLLM_CHAT_TEMPLATE_FUEL`` does not say otherwise."""
 
-_STEPS_PER_MESSAGE = 5_000
-"""Steps that each message adds: a long conversation is not the template's fault. Real
-templates spend 50 to 500."""
+_MAX_DIGITS = 18
+"""More fuel than these write is no more fuel."""
+
+_STEPS_PER_ITEM = 5_000
+"""Steps that each message, tool and document adds: a long conversation is not the template's
+fault. Real templates spend 50 to 500."""
 
 _CHARACTERS = 8 << 20
 _CHARACTERS_PER_INPUT = 16
-_CHARACTERS_PER_MESSAGE = 8 << 10
+_CHARACTERS_PER_ITEM = 8 << 10
 """Characters that a request's template may make in all: real ones copy each text a few times,
 and grow lists of messages by adding to them."""
 
@@ -40,7 +46,7 @@ _CPU_SECONDS = 5.0
 _CLOCK_EVERY = 16
 """Steps between two looks at the clock."""
 
-_MAX_DEPTH = 64
+_MAX_DEPTH = 160
 """Containers in containers; hashing and comparing recurse in C."""
 
 _MAX_INT_BITS = 4096
@@ -110,24 +116,7 @@ class MeteredBudget(Budget):
             return 8
         if isinstance(value, range):
             return 8 * len(value)
-        if not isinstance(value, _CONTAINERS):
-            return 8
-        total = 0
-        stack: list[tuple[Any, int]] = [(value, 1)]
-        while stack:
-            item, depth = stack.pop()
-            if depth > _MAX_DEPTH:
-                raise BudgetExceeded("the template nests values too deeply")
-            total += 8
-            if isinstance(item, str | bytes):
-                total += len(item)
-            elif isinstance(item, dict):
-                stack.extend((member, depth + 1) for pair in item.items() for member in pair)
-            elif isinstance(item, _CONTAINERS):
-                stack.extend((member, depth + 1) for member in item)
-            if total + 8 * len(stack) > self.largest:
-                raise BudgetExceeded("the template makes a value that is too large")
-        return total
+        return _weight(value, self.largest) if isinstance(value, _CONTAINERS) else 8
 
     def take(self, value: _T, per_item: int = 64) -> _T:
         """Account for a value that was just made, and return it.
@@ -151,21 +140,61 @@ class MeteredBudget(Budget):
             yield item
 
 
-def budget_for(fuel: int, messages: int) -> Budget:
-    """Return the bounds of an operator's template."""
-    return Budget(fuel + _STEPS_PER_MESSAGE * messages)
+def _weight(value: Any, largest: float) -> int:
+    total = 0
+    stack: list[tuple[Any, int]] = [(value, 1)]
+    while stack:
+        item, depth = stack.pop()
+        if depth > _MAX_DEPTH:
+            raise BudgetExceeded("the template nests values too deeply")
+        total += 8
+        if isinstance(item, str | bytes):
+            total += len(item)
+        elif isinstance(item, dict):
+            stack.extend((member, depth + 1) for pair in item.items() for member in pair)
+        elif isinstance(item, _CONTAINERS):
+            stack.extend((member, depth + 1) for member in item)
+        if total + 8 * len(stack) > largest:
+            raise BudgetExceeded("the template makes a value that is too large")
+    return total
 
 
-def metered_budget_for(fuel: int, messages: int, characters: int) -> MeteredBudget:
-    """Return the bounds of a request's template, for an input of so many characters."""
+def budget_for(fuel: int, items: int) -> Budget:
+    """Return the bounds of an operator's template, for so many messages and tools."""
+    return Budget(fuel + _STEPS_PER_ITEM * items)
+
+
+def metered_budget_for(fuel: int, items: int, given: Any) -> MeteredBudget:
+    """Return the bounds of a request's template that is *given* these variables.
+
+    Raises:
+        BudgetExceeded: They are nested too deeply.
+    """
+    characters = _weight(given, math.inf)
     return MeteredBudget(
-        steps=fuel + _STEPS_PER_MESSAGE * messages,
+        steps=fuel + _STEPS_PER_ITEM * items,
         characters=(
-            _CHARACTERS + _CHARACTERS_PER_INPUT * characters + _CHARACTERS_PER_MESSAGE * messages
+            _CHARACTERS + _CHARACTERS_PER_INPUT * characters + _CHARACTERS_PER_ITEM * items
         ),
         largest=_LARGEST + min(_LARGEST_PER_INPUT * characters, _LARGEST_FOR_INPUT),
         deadline=time.thread_time() + _CPU_SECONDS,
     )
+
+
+def fuel_from_environment(environ: Mapping[str, str]) -> int:
+    """Return ``VLLM_CHAT_TEMPLATE_FUEL``, or the default.
+
+    Raises:
+        ConfigurationError: It is no positive number.
+    """
+    text = environ.get("VLLM_CHAT_TEMPLATE_FUEL", "")
+    if not text:
+        return DEFAULT_FUEL
+    if not (text.isascii() and text.isdecimal() and int(text[:_MAX_DIGITS]) > 0):
+        raise ConfigurationError(
+            f"VLLM_CHAT_TEMPLATE_FUEL must be a positive number of steps, not {text!r}"
+        )
+    return int(text[:_MAX_DIGITS])
 
 
 current_budget: ContextVar[Budget] = ContextVar("current_budget")

@@ -104,8 +104,7 @@ class ChatRenderer:
         text = template.render(
             variables,
             fuel=self._options.fuel,
-            messages=len(messages),
-            characters=sum(len(message.text) for message in messages),
+            items=len(messages) + len(tools) + len(chat.documents or ()),
         )
         if continuation is not None:
             text = continuation.cut(text)

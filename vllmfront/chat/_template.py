@@ -38,26 +38,24 @@ class ChatTemplate:
     metered: bool
     """Whether it came with a request and is bounded in all ways."""
 
-    def render(
-        self, variables: Mapping[str, Any], *, fuel: int, messages: int, characters: int
-    ) -> str:
+    def render(self, variables: Mapping[str, Any], *, fuel: int, items: int) -> str:
         """Print the template.
 
         Args:
             variables: What the template sees.
-            fuel: Steps that it may take, apart from those that the messages add.
-            messages: How many messages there are.
-            characters: The length of all their texts.
+            fuel: Steps that it may take, apart from those that the items add.
+            items: How many messages, tools and documents there are.
 
         Raises:
             RequestRejected: The template called ``raise_exception``.
             TemplateFailed: It failed in another way, or exceeded its budget.
         """
-        budget = (
-            metered_budget_for(fuel, messages, characters)
-            if self.metered
-            else budget_for(fuel, messages)
-        )
+
+        def budget() -> Budget:
+            if self.metered:
+                return metered_budget_for(fuel, items, variables)
+            return budget_for(fuel, items)
+
         return _within(budget, lambda: self._compiled.render(variables))
 
 
@@ -68,7 +66,7 @@ def compile_template(source: str) -> ChatTemplate:
         TemplateFailed: It is no valid template.
     """
     return _within(
-        budget_for(DEFAULT_FUEL, 0),
+        lambda: budget_for(DEFAULT_FUEL, 0),
         lambda: _compile(_trusted_environment(), source, metered=False),
     )
 
@@ -81,7 +79,7 @@ def compile_request_template(source: str) -> ChatTemplate:
         TemplateFailed: It is no valid template, or it is too long.
     """
     return _within(
-        metered_budget_for(DEFAULT_FUEL, 0, 0),
+        lambda: metered_budget_for(DEFAULT_FUEL, 0, {}),
         lambda: _compile(_metered_environment(), source, metered=True),
     )
 
@@ -104,9 +102,10 @@ def _compile(environment: ChatEnvironment, source: str, *, metered: bool) -> Cha
     return ChatTemplate(compiled, content_format, metered)
 
 
-def _within(budget: Budget, work: Callable[[], _T]) -> _T:
-    token = current_budget.set(budget)
+def _within(budget: Callable[[], Budget], work: Callable[[], _T]) -> _T:
+    token = None
     try:
+        token = current_budget.set(budget())
         return work()
     except RequestRejected:
         raise
@@ -115,4 +114,5 @@ def _within(budget: Budget, work: Callable[[], _T]) -> _T:
         kind = "" if isinstance(error, BudgetExceeded) else "failed to render jinja template: "
         raise TemplateFailed(f"chat template error: {kind}{describe(error)}") from error
     finally:
-        current_budget.reset(token)
+        if token is not None:
+            current_budget.reset(token)
