@@ -11,8 +11,8 @@ _REQUEST_ID = re.compile(r"\b(cmpl|chatcmpl)-[0-9a-f]{8}\b")
 _POSITION = re.compile(r" at line \d+ column \d+")
 """Where a JSON parser stood; ours does not count lines."""
 
-_BOUNDS = re.compile(r"range \[\{(.*)\}\]")
-"""The peer prints the bounds of a range in an order that changes from run to run."""
+_BOUNDS = re.compile(r"(range|length) \[\{(.*)\}\]")
+"""The peer prints the bounds of a rule in an order that changes from run to run."""
 
 
 @attrs.frozen
@@ -74,4 +74,4 @@ def _choice_as_peer(choice: dict[str, Any]) -> dict[str, Any]:
 
 def _steady(text: str) -> str:
     text = _POSITION.sub("", _REQUEST_ID.sub(r"\1-ID", text))
-    return _BOUNDS.sub(lambda m: f"range [{sorted(m[1].split(', '))}]", text)
+    return _BOUNDS.sub(lambda m: f"{m[1]} [{sorted(m[2].split(', '))}]", text)
