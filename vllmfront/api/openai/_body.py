@@ -44,9 +44,10 @@ class Body(Generic[T]):
         if content_type is None or not _JSON_TYPE.match(content_type):
             raise MalformedRequest("Expected request with `Content-Type: application/json`")
         try:
-            return self._decode(request.body)
-        except msgspec.ValidationError as error:
-            raise MalformedRequest(_SCHEMA + self._misfit(request.body, str(error))) from error
+            try:
+                return self._decode(request.body)
+            except msgspec.ValidationError as error:
+                raise MalformedRequest(_SCHEMA + self._misfit(request.body, str(error))) from error
         except RecursionError as error:
             raise MalformedRequest(f"{_SYNTAX}recursion limit exceeded") from error
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -54,7 +55,12 @@ class Body(Generic[T]):
             raise MalformedRequest(_SYNTAX + _WORDS.get(problem, problem)) from error
 
     def _misfit(self, body: bytes, message: str) -> str:
-        """Say again, in the peer's way, where *body* does not fit and how."""
+        """Say again, in the peer's way, where *body* does not fit and how.
+
+        Raises:
+            msgspec.DecodeError: It is no JSON either, further on.
+            RecursionError: It is nested too deeply.
+        """
         if missing := re.match(
             r"Object missing required field (`[^`]*`)(?: - at `\$\.?(.*)`)?", message
         ):
@@ -69,6 +75,8 @@ class Body(Generic[T]):
             return (
                 f"{path.partition('[')[0]}: data did not match any variant of untagged enum {name}"
             )
+        if "..." in path:  # some value of a mapping
+            return f"{path}: {what}"
         value, target = _look_up(self._target, msgspec.json.decode(body), path)
         if isinstance(value, str) and get_origin(target) is Literal:
             return f"{path}: unknown variant `{value}`, expected {_one_of(get_args(target))}"
@@ -83,8 +91,6 @@ class Body(Generic[T]):
 def _look_up(target: Any, value: Any, path: str) -> tuple[Any, Any]:
     """Follow *path* and return the value there, and the type that it should have had."""
     for step in re.findall(r"[^.\[\]]+", path):
-        if step == "...":  # any value of a mapping
-            return None, None
         target = _strip_optional(target)
         if isinstance(value, Mapping):
             value = value.get(step)

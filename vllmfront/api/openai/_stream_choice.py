@@ -94,6 +94,8 @@ class FastChoice(_StreamedChoice):
 
     def on_tokens(self, token_ids: list[int]) -> bool:
         answer = self._answer
+        if answer.closed:
+            return True
         self.num_tokens += len(token_ids)
         if self._held is not None:
             self._held += token_ids
@@ -106,12 +108,12 @@ class FastChoice(_StreamedChoice):
                 self._send(text)
             else:
                 answer.write(self._head + text + self._tail)
-        return answer.closed
+        return False
 
     def on_output(self, output: EngineOutput) -> bool:
         self._note(output)
         reason = output.finish_reason
-        if reason is None:
+        if reason is None or self._answer.closed:
             return self.on_tokens(output.new_token_ids)
         self.num_tokens += len(output.new_token_ids)
         token_ids = visible_ids(output.new_token_ids, reason, include_stop=self._include_stop)
@@ -206,7 +208,7 @@ class GeneralChoice(_StreamedChoice):
     def on_output(self, output: EngineOutput) -> bool:
         self._note(output)
         reason = output.finish_reason
-        if reason is None:
+        if reason is None or self._answer.closed:
             return self._take(output.new_token_ids, output.logprobs)
         visible = visible_ids(output.new_token_ids, reason, include_stop=self._include_stop)
         self._collect(visible, output.logprobs, rest=output.new_token_ids[len(visible) :])
@@ -222,18 +224,20 @@ class GeneralChoice(_StreamedChoice):
             self._answer.write(events)
 
     def _take(self, token_ids: list[int], logprobs: Logprobs | None) -> bool:
+        answer = self._answer
+        if answer.closed:
+            return True
         self._collect(token_ids, logprobs)
         if self._text.match is not None:
             return self._end_at_stop_string()
-        answer = self._answer
         if self._held or not (self._first or len(self._ids) >= self._extras.interval):
-            return answer.closed
+            return False
         if answer.congested:
             self._held = True
             answer.hold(self)
         elif events := self._flush():
             answer.write(events)
-        return answer.closed
+        return False
 
     def _collect(
         self, token_ids: list[int], logprobs: Logprobs | None, rest: Sequence[int] = ()
@@ -307,6 +311,6 @@ class EchoChoice(_StreamedChoice):
         self.num_tokens += len(output.new_token_ids)
         if output.prompt_logprobs is not None:
             self._prompt_logprobs = output.prompt_logprobs
-        if output.finish_reason is None:
+        if output.finish_reason is None or self._answer.closed:
             return self._answer.closed
         return self._end(output, output.finish_reason, self._open(self._prompt_logprobs))

@@ -1,0 +1,80 @@
+import pytest
+import trio
+
+from tests.api.openai._harness import PaperWriter
+from vllmfront.api.openai import OpenAiRoutes, ServiceSlot
+from vllmfront.api.openai._keep_alive import KeepAlives
+from vllmfront.api.openai._stream import StreamedAnswer
+from vllmfront.api.openai._usage import Usage
+
+COMMENT = b": keep-alive\n\n"
+
+
+def open_answer() -> tuple[StreamedAnswer, PaperWriter]:
+    writer = PaperWriter()
+    answer = StreamedAnswer(writer, b"", Usage(), choices=1)
+    answer.start()
+    return answer, writer
+
+
+@pytest.mark.usefixtures("autojump_clock")
+async def test_a_silent_stream_gets_a_comment_each_interval(nursery: trio.Nursery) -> None:
+    keep_alives = KeepAlives(10.0)
+    nursery.start_soon(keep_alives.serve)
+    answer, writer = open_answer()
+    await trio.sleep(3)
+    keep_alives.watch(answer)
+    await trio.sleep(25)
+
+    assert writer.pieces == [COMMENT] * 2
+
+
+@pytest.mark.usefixtures("autojump_clock")
+async def test_silence_is_counted_from_the_last_event(nursery: trio.Nursery) -> None:
+    keep_alives = KeepAlives(10.0)
+    nursery.start_soon(keep_alives.serve)
+    answer, writer = open_answer()
+    keep_alives.watch(answer)
+    for _ in range(3):
+        await trio.sleep(7)
+        answer.write(b"x")
+    await trio.sleep(9.9)
+    before = list(writer.pieces)
+    await trio.sleep(0.2)
+
+    assert before == [b"x"] * 3
+    assert writer.pieces == [b"x"] * 3 + [COMMENT]
+
+
+@pytest.mark.usefixtures("autojump_clock")
+async def test_one_timer_serves_all_streams(nursery: trio.Nursery) -> None:
+    keep_alives = KeepAlives(10.0)
+    nursery.start_soon(keep_alives.serve)
+    pairs = []
+    for _ in range(5):
+        pairs.append(open_answer())
+        keep_alives.watch(pairs[-1][0])
+        await trio.sleep(1)
+    await trio.sleep(10)
+
+    assert [writer.pieces for _, writer in pairs] == [[COMMENT]] * 5
+
+
+@pytest.mark.usefixtures("autojump_clock")
+async def test_closed_and_congested_streams_get_nothing(nursery: trio.Nursery) -> None:
+    keep_alives = KeepAlives(10.0)
+    nursery.start_soon(keep_alives.serve)
+    closed, closed_writer = open_answer()
+    stalled, stalled_writer = open_answer()
+    keep_alives.watch(closed)
+    keep_alives.watch(stalled)
+    closed.fail(RuntimeError())
+    stalled_writer.reading = False
+    await trio.sleep(35)
+
+    assert COMMENT not in closed_writer.pieces
+    assert stalled_writer.pieces == []
+
+
+async def test_without_an_interval_there_is_nothing_to_serve() -> None:
+    await OpenAiRoutes(ServiceSlot()).serve_keep_alives()
