@@ -10,7 +10,7 @@ import attrs
 import h11
 import trio
 
-from tests.replay.engine import ReplayEngine, WasRead
+from tests.replay.engine import ReplayEngine
 from tests.replay.recording import Recording, Scenario
 from vllmfront.api.http import ListenConfig as HttpListenConfig
 from vllmfront.api.http import open_listeners
@@ -89,8 +89,16 @@ class Frontend:
 
 
 @asynccontextmanager
-async def open_frontend(recording: Recording) -> AsyncGenerator[Frontend, None]:
-    """Run a frontend with the engine of *recording* for as long as the block runs."""
+async def open_frontend(
+    recording: Recording, *, paced: bool = True
+) -> AsyncGenerator[Frontend, None]:
+    """Run a frontend with the engine of *recording* for as long as the block runs.
+
+    Args:
+        recording: What the engine says.
+        paced: Whether it waits until each message has been read; else the frontend finds many
+            at a time, and may merge them.
+    """
     engine = ReplayEngine(recording)
     async with (
         open_listeners(HttpListenConfig(host="127.0.0.1", port=0)) as listeners,
@@ -109,7 +117,8 @@ async def open_frontend(recording: Recording) -> AsyncGenerator[Frontend, None]:
         )
         await nursery.start(api.run, trio.Event())
         assert client.handshake_address is not None
-        nursery.start_soon(engine.serve, client.handshake_address, _reads_of(client))
+        was_read = functools.partial(_wait_until_read, client) if paced else _do_not_wait
+        nursery.start_soon(engine.serve, client.handshake_address, was_read)
         await client.wait_ready()
         yield Frontend(listeners[0].socket.getsockname()[1], engine, client)
         nursery.cancel_scope.cancel()
@@ -126,8 +135,8 @@ async def _loaded_once() -> ModelService:
     return _services[0]
 
 
-def _reads_of(client: EngineClient) -> WasRead:
-    return functools.partial(_wait_until_read, client)
+async def _do_not_wait(_sent_at: float) -> None:
+    await trio.lowlevel.checkpoint()
 
 
 async def _wait_until_read(client: EngineClient, sent_at: float) -> None:

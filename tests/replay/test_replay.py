@@ -114,6 +114,24 @@ async def test_conversations_go_as_recorded(case: Case) -> None:
     assert frontend.engine.unasked == []
 
 
+@pytest.mark.parametrize(
+    "case", [case for case in cases() if case.scenario not in EVENTS_BEFORE_LEAVING], ids=str
+)
+async def test_updates_that_arrive_together_say_the_same(case: Case) -> None:
+    played = recording(case.recording)
+    scenario = played.scenarios[case.scenario]
+
+    async with open_frontend(played, paced=False) as frontend:
+        performance = frontend.engine.play(scenario)
+        with trio.fail_after(SECONDS):
+            answer = await frontend.ask(scenario)
+            await performance.complete.wait()
+
+    assert assembled(normalised(our_answer(answer), case.answers)) == assembled(
+        normalised(recorded_answer(scenario), case.answers)
+    )
+
+
 @pytest.mark.parametrize("name", ["completions-0.33-rust", "completions-0.32-rust"])
 @pytest.mark.parametrize("scenario_name", sorted(REFUSED_BEFORE_THE_ENGINE))
 async def test_bad_constraints_never_reach_the_engine(name: str, scenario_name: str) -> None:
@@ -181,6 +199,22 @@ def our_answer(answer: Answer) -> Any:
 
 def recorded_answer(scenario: Scenario) -> Any:
     return _read(scenario.content_type, scenario.answer)
+
+
+def assembled(answer: Any) -> Any:
+    """Put a chat stream together, as clients do; other answers are whole already."""
+    if not isinstance(answer, list):
+        return answer
+    content, logprobs, rest = "", [], []
+    for event in answer[:-1]:
+        for choice in event["choices"]:
+            content += choice["delta"].pop("content", "")
+            logprobs += (choice.pop("logprobs", None) or {}).get("content", [])
+            rest += [item for item in choice["delta"].items() if item not in rest]
+            rest += (
+                [("finish_reason", choice["finish_reason"])] if "finish_reason" in choice else []
+            )
+    return content, logprobs, rest, answer[-2:]
 
 
 def _read(content_type: str, body: bytes) -> Any:
