@@ -206,8 +206,12 @@ async def come_and_go(rig: Rig, times: int) -> None:
 
 
 @pytest.mark.parametrize("times", [500, pytest.param(10_000, marks=pytest.mark.slow)])
-async def test_the_books_balance_after_many_have_come_and_gone(times: int) -> None:
-    async with open_rig(Recorder(stream=True)) as rig, balanced(rig):
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_books_balance_after_many_have_come_and_gone(
+    times: int,
+    stream: bool,
+) -> None:
+    async with open_rig(Recorder(stream=stream)) as rig, balanced(rig):
         await come_and_go(rig, times)
         with trio.fail_after(60):
             while rig.server.statistics().connections_total < times:

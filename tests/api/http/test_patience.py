@@ -156,7 +156,7 @@ async def test_who_reads_nothing_is_cut_off(clock: MockClock) -> None:
 async def test_who_reads_slowly_gets_everything(clock: MockClock) -> None:
     torrent = Torrent(total=6_000_000)
     async with open_rig(torrent, CONFIG) as rig:
-        client = await rig.connect(buffer=65536)
+        client = await rig.connect(buffer=300_000)
         await client.send(b"GET / HTTP/1.1\r\n\r\n")
 
         assert await read_slowly(client, 50.0) > 6_000_000
@@ -239,9 +239,18 @@ async def say_and_stay(rig: Rig, data: bytes) -> float:
     return round(trio.current_time(), 1)
 
 
-async def test_who_does_not_hang_up_is_left(clock: MockClock) -> None:
+@pytest.mark.parametrize(
+    ("data", "seconds"),
+    [
+        (b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n", 0.0),
+        (b"GET / HTTP/1.1\r\nConnection: close\r\n\r\nand more", 3.0),
+        (b"\x00\r\n\r\n", 3.0),
+    ],
+)
+async def test_who_does_not_hang_up_is_left(clock: MockClock, data: bytes, seconds: float) -> None:
+    """At once where nothing unread could spoil the answer."""
     async with open_rig(echo, CONFIG) as rig:
-        assert await say_and_stay(rig, b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n") == 3.0
+        assert await say_and_stay(rig, data) == seconds
 
 
 async def test_who_talks_on_after_a_refusal_is_left_in_the_end(clock: MockClock) -> None:

@@ -101,7 +101,10 @@ class Outlet:
         """Return how much of what was sent the client's side has not acknowledged."""
         if self.broken:
             return 0
-        answer = fcntl.ioctl(self._socket, termios.TIOCOUTQ, bytes(4))
+        try:
+            answer = fcntl.ioctl(self._socket, termios.TIOCOUTQ, bytes(4))
+        except OSError:
+            return 0
         return int.from_bytes(answer, sys.byteorder)
 
     def drop(self) -> None:

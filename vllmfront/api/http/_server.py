@@ -22,9 +22,21 @@ logger = logging.getLogger(__name__)
 _ACCEPTS_A_TURN = 64
 """Connections accepted before other tasks get their turn."""
 
-_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-_EXHAUSTED_PAUSE = 0.1
+_CLIENT_LEFT = frozenset(
+    {errno.ECONNABORTED, errno.EPROTO, errno.EPERM, errno.ETIMEDOUT, errno.EHOSTUNREACH}
+)
+"""Errors of one connection that ended before it was accepted, or was not let through."""
+
+_PAUSE = 0.1
 """Seconds without accepting when descriptors or memory have run out."""
+
+_KEEP_ALIVE_PROBES = (
+    (stdlib_socket.SOL_SOCKET, stdlib_socket.SO_KEEPALIVE, 1),
+    (stdlib_socket.IPPROTO_TCP, stdlib_socket.TCP_KEEPIDLE, 60),
+    (stdlib_socket.IPPROTO_TCP, stdlib_socket.TCP_KEEPINTVL, 15),
+    (stdlib_socket.IPPROTO_TCP, stdlib_socket.TCP_KEEPCNT, 4),
+)
+"""Makes a client's vanishing without a word known after two minutes, also while we compute."""
 
 
 @attrs.frozen(kw_only=True)
@@ -114,6 +126,9 @@ class HttpServer:
 
     async def _accept_from(self, listener: Listener, nursery: trio.Nursery) -> None:
         sock = listener.socket
+        if sock.family != stdlib_socket.AF_UNIX:
+            for option in _KEEP_ALIVE_PROBES:  # connections inherit them
+                sock.setsockopt(*option)
         while True:
             try:
                 await trio.lowlevel.wait_readable(sock)
@@ -125,8 +140,8 @@ class HttpServer:
                 except BlockingIOError:
                     break
                 except OSError as error:
-                    if error.errno not in _EXHAUSTED:
-                        continue  # that client has left already
+                    if error.errno in _CLIENT_LEFT:
+                        continue
                     await self._pause(error)
                     break
                 self._resume()
@@ -136,7 +151,7 @@ class HttpServer:
         if not self._paused:
             self._paused = True
             logger.error("Accepting no HTTP connections for now: %s", error.strerror)
-        await trio.sleep(_EXHAUSTED_PAUSE)
+        await trio.sleep(_PAUSE)
 
     def _resume(self) -> None:
         if self._paused:
