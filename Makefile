@@ -88,7 +88,8 @@ lint: .venv/developing
 	$(BIN)/mypy
 
 bench: .venv/developing
-	$(BIN)/python -m benchmarks
+	@for file in benchmarks/bench_*.py; do name=$${file#benchmarks/}; echo "== $$name"; \
+		$(BIN)/python -m "benchmarks.$${name%.py}" || exit 1; done
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
