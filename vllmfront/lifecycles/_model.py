@@ -1,9 +1,8 @@
 """The model's files, loaded beside the engine, and what routes need of them."""
 
-import gc
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import attrs
@@ -18,7 +17,7 @@ from vllmfront.chat import (
     clean_template_file,
     is_inline_template,
 )
-from vllmfront.engine import EngineClient, GuardLimits
+from vllmfront.engine import EngineClient, EngineState, GuardLimits
 from vllmfront.errors import ConfigurationError, EngineUnavailable
 from vllmfront.lifecycles._config import ChatConfig, ServeConfig
 from vllmfront.models import ModelDescription, load_model_description, read_text, resolve_model
@@ -57,6 +56,7 @@ class ModelLoader:
     config: ServeConfig
     client: EngineClient
     slot: DrainingSlot
+    on_loaded: Callable[[], None]
 
     async def run(
         self, stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -71,24 +71,18 @@ class ModelLoader:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_cancel_when, stop, nursery.cancel_scope)
             try:
-                await self._load()
+                self.slot.put(await load_service(self.config, self.client))
             except ConfigurationError as exc:
                 failure = exc
             else:
+                self.on_loaded()
                 await wait_any(self.client.wait_dead, self._announce)
             nursery.cancel_scope.cancel(reason="the model is loaded")
         if failure is not None:
             raise failure
 
-    async def _load(self) -> None:
-        service = await load_service(self.config, self.client)
-        self.slot.put(service)
-        # What start-up has built stays: the collector need not look at it again.
-        gc.collect()
-        gc.freeze()
-
     async def _announce(self) -> None:
-        await self.client.wait_state(lambda state: state.value == "ready")
+        await self.client.wait_state(lambda state: state is EngineState.READY)
         info = self.client.info
         _LOGGER.info(
             "serving %s: engine %s, context of %s tokens",

@@ -14,9 +14,10 @@
 import logging
 import os
 import threading
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
+import attrs
 import trio
 
 from vllmfront.api.http import ListenConfig as HttpListenConfig
@@ -47,12 +48,26 @@ _LAST_RESORT = 15.0
 """Seconds past the program's end after which a thread ends it the hard way."""
 
 
+@attrs.frozen(kw_only=True)
+class Serving:
+    """Where a frontend can be reached, by clients and by engines."""
+
+    listeners: Sequence[Listener]
+    handshake_address: str | None
+
+
 async def serve(
     config: ServeConfig,
     *,
-    task_status: trio.TaskStatus[list[Listener]] = trio.TASK_STATUS_IGNORED,
+    on_loaded: Callable[[], None] = lambda: None,
+    task_status: trio.TaskStatus[Serving] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until a signal asks for the end; ``started()`` tells where, once HTTP answers.
+
+    Args:
+        config: What to serve, and how.
+        on_loaded: Called once, when the model's files have been read.
+        task_status: Of a nursery's ``start``.
 
     Raises:
         VllmFrontError: It could not start, or could not go on; one error, with its causes.
@@ -71,37 +86,41 @@ async def serve(
             _announce(config, ears, client)
             root = Supervisor(
                 "root",
-                _children(config, ears, client, shutdown),
+                _children(config, ears, client, shutdown, on_loaded),
                 RestartWindow(intensity=0, period=1.0),
             )
-            await root.supervise(shutdown, task_status=_ListenersReady(task_status, ears))
+            serving = Serving(listeners=ears, handshake_address=client.handshake_address)
+            await root.supervise(shutdown, task_status=_Readiness(task_status, serving))
     _LOGGER.info("stopped")
 
 
-class _ListenersReady:
+class _Readiness:
     """Passes readiness on, with what callers want to know."""
 
-    def __init__(
-        self, task_status: trio.TaskStatus[list[Listener]], listeners: list[Listener]
-    ) -> None:
+    def __init__(self, task_status: trio.TaskStatus[Serving], serving: Serving) -> None:
         self._task_status = task_status
-        self._listeners = listeners
+        self._serving = serving
 
     def started(self, value: None = None) -> None:
         del value
-        self._task_status.started(self._listeners)
+        self._task_status.started(self._serving)
 
 
 def _children(
-    config: ServeConfig, listeners: list[Listener], client: EngineClient, shutdown: Shutdown
+    config: ServeConfig,
+    listeners: list[Listener],
+    client: EngineClient,
+    shutdown: Shutdown,
+    on_loaded: Callable[[], None],
 ) -> list[ChildSpec]:
     """List the children in the order of their start; they stop in reverse."""
     slot = DrainingSlot()
     api = ApiServer(config=config, listeners=listeners, client=client, slot=slot, shutdown=shutdown)
+    loader = ModelLoader(config=config, client=client, slot=slot, on_loaded=on_loaded)
     children = [
         ChildSpec(
             name="model",
-            run=ModelLoader(config=config, client=client, slot=slot).run,
+            run=loader.run,
             restart=Restart.TRANSIENT,
         ),
         ChildSpec(

@@ -1,0 +1,149 @@
+"""Frontends whose engines somebody else runs: start-up, drain, and the end."""
+
+import json
+import signal
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import trio
+
+from tests.lifecycles.rig import Frontend, config, exists, serving, simulated_engine, wait_health
+from vllmfront.errors import ConfigurationError, StartupFailed
+from vllmfront.lifecycles import EngineConfig, ListenConfig, ModelConfig, ServerConfig
+
+
+async def test_until_an_engine_comes_the_api_says_so() -> None:
+    async with serving(config()) as frontend:
+        health = await frontend.http.get("/health")
+        refused = await frontend.generate()
+        models = await frontend.http.get("/v1/models")
+        async with simulated_engine(frontend):
+            answer = await frontend.generate(max_tokens=3)
+
+    assert health.status_code == refused.status_code == 503
+    assert refused.json()["error"]["type"] == "ServiceUnavailableError"
+    assert "retry-after" in refused.headers
+    assert models.json()["data"][0]["id"] == "tiny"
+    assert answer.json()["usage"]["completion_tokens"] == 3
+    assert frontend.error is None
+
+
+@asynccontextmanager
+async def slow_stream(frontend: Frontend, tokens: int) -> AsyncGenerator[list[str]]:
+    """Stream *tokens* in the background; the list holds the data of what has come so far."""
+    data: list[str] = []
+    begun = trio.Event()
+    body: dict[str, Any] = {"prompt": "hi", "max_tokens": tokens, "stream": True}
+
+    async def read() -> None:
+        async with frontend.http.stream("POST", "/v1/completions", json=body) as response:
+            async for line in response.aiter_lines():
+                if line.startswith("data: "):
+                    data.append(line.removeprefix("data: "))
+                    begun.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await begun.wait()
+        yield data
+
+
+def finish_reason(data: list[str]) -> str | None:
+    assert data[-1] == "[DONE]"
+    reason: str | None = json.loads(data[-2])["choices"][0]["finish_reason"]
+    return reason
+
+
+async def test_a_drain_lets_running_streams_end_and_refuses_new_requests() -> None:
+    settings = config(server=ServerConfig(shutdown_timeout=20.0))
+    async with serving(settings) as frontend, simulated_engine(frontend, step_time=0.01):
+        async with slow_stream(frontend, 60) as data:
+            frontend.signal()
+            await wait_health(frontend.http, 503)
+            refused = await frontend.generate()
+        await frontend.ended.wait()
+
+        with pytest.raises(httpx.ConnectError):
+            await frontend.http.get("/health")
+
+    assert refused.status_code == 503
+    assert refused.headers["connection"] == "close"
+    assert "shutting down" in refused.json()["error"]["message"]
+    assert finish_reason(data) == "length"
+    assert frontend.error is None
+
+
+@pytest.mark.parametrize("shutdown_timeout", [0.0, 0.3])
+async def test_at_the_deadline_streams_end_in_words(shutdown_timeout: float) -> None:
+    settings = config(server=ServerConfig(shutdown_timeout=shutdown_timeout))
+    async with serving(settings) as frontend, simulated_engine(frontend, step_time=0.01):
+        async with slow_stream(frontend, 20_000) as data:
+            frontend.signal()
+        await frontend.ended.wait()
+
+    assert finish_reason(data) == "abort"
+    assert frontend.error is None
+
+
+async def test_a_second_signal_cuts_the_drain_short() -> None:
+    settings = config(server=ServerConfig(shutdown_timeout=600.0))
+    async with serving(settings) as frontend, simulated_engine(frontend, step_time=0.01):
+        async with slow_stream(frontend, 20_000) as data:
+            frontend.signal(signal.SIGINT)
+            await wait_health(frontend.http, 503)
+            frontend.signal(signal.SIGINT)
+        await frontend.ended.wait()
+
+    assert finish_reason(data) == "abort"
+
+
+async def test_a_unix_socket_is_gone_afterwards(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    async with serving(config(listen=ListenConfig(uds=str(path)))) as frontend:
+        assert (await frontend.http.get("/health")).status_code == 503
+        assert exists(path)
+
+    assert not exists(path)
+
+
+async def test_engines_that_do_not_come_in_time_end_the_start_up() -> None:
+    engine = EngineConfig(data_parallel_size_local=0, ready_timeout=0.2)
+    async with serving(config(engine=engine)) as frontend:
+        await frontend.ended.wait()
+
+    assert isinstance(frontend.error, StartupFailed)
+
+
+async def test_a_model_that_is_not_there_ends_the_start_up() -> None:
+    async with serving(config(model=ModelConfig(model="/does/not/exist"))) as frontend:
+        await frontend.ended.wait()
+
+    assert str(frontend.error) == "model failed"
+    assert isinstance(frontend.error.__cause__ if frontend.error else None, ConfigurationError)
+
+
+async def test_several_ranks_of_a_mixture_of_experts_are_refused() -> None:
+    settings = config(
+        model=ModelConfig(model=config().model.model, overrides={"num_experts": 8}),
+        engine=EngineConfig(data_parallel_size_local=0, data_parallel_size=2),
+    )
+    async with serving(settings) as frontend:
+        await frontend.ended.wait()
+
+    assert "mixture of experts" in str(frontend.error.__cause__ if frontend.error else None)
+
+
+async def test_an_address_that_is_taken_ends_the_start_up() -> None:
+    async with serving(config()) as first:
+        assert first.serving is not None
+        port = first.serving.listeners[0].socket.getsockname()[1]
+        async with serving(config(listen=ListenConfig(port=port))) as second:
+            await second.ended.wait()
+
+        assert isinstance(second.error, ConfigurationError)
+        assert f"port {port}" in str(second.error)
+        assert not first.ended.is_set()

@@ -1,0 +1,97 @@
+"""The pure parts."""
+
+from pathlib import Path
+
+import attrs
+import pytest
+
+from tests.lifecycles.rig import config
+from vllmfront.errors import ConfigurationError
+from vllmfront.lifecycles import EngineConfig, ServerConfig, TlsConfig
+from vllmfront.lifecycles._api import http_config
+from vllmfront.lifecycles._command import engine_command
+from vllmfront.lifecycles._model import DrainingSlot, _operators_template
+from vllmfront.lifecycles._stats import DEFAULT_INTERVAL, stats_interval
+
+
+def test_the_engines_command_is_that_of_the_reference() -> None:
+    engine = EngineConfig(
+        python="py",
+        host="10.0.0.1",
+        data_parallel_size=2,
+        arguments=("--dtype", "half", "--x", "1"),
+        shared_arguments=("--revision", "r"),
+    )
+
+    assert " ".join(engine_command("m", engine, 4711)) == (
+        "py -m vllm.entrypoints.cli.main serve m --headless --data-parallel-address 10.0.0.1 "
+        "--data-parallel-rpc-port 4711 --data-parallel-size 2 --dtype half --x 1 --revision r"
+    )
+
+
+def test_the_body_limit_comes_from_the_environment() -> None:
+    server = ServerConfig(keep_alive_timeout=0.0, send_timeout=7.0)
+    made = http_config(server, {"VLLM_HTTP_MAX_REQUEST_BODY_SIZE": "99"})
+
+    assert made.max_body_bytes == 99
+    assert (made.keep_alive_timeout, made.send_timeout) == (0.0, 7.0)
+    assert made.tls is None
+    assert http_config(server, {}).max_body_bytes == 32 * 1024 * 1024
+
+
+def test_certificates_reach_the_server() -> None:
+    made = http_config(ServerConfig(tls=TlsConfig(certfile="c", keyfile="k", cert_reqs=2)), {})
+
+    assert made.tls is not None
+    assert (made.tls.certfile, made.tls.keyfile, made.tls.cert_reqs) == ("c", "k", 2)
+
+
+@pytest.mark.parametrize("text", ["x", "-1", "1.5"])
+def test_a_body_limit_that_is_no_number_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="VLLM_HTTP_MAX_REQUEST_BODY_SIZE"):
+        http_config(ServerConfig(), {"VLLM_HTTP_MAX_REQUEST_BODY_SIZE": text})
+
+
+def test_the_interval_of_the_stats_line_comes_from_the_environment() -> None:
+    assert stats_interval({}) == stats_interval({"VLLM_LOG_STATS_INTERVAL": ""}) == DEFAULT_INTERVAL
+    assert stats_interval({"VLLM_LOG_STATS_INTERVAL": "2.5"}) == 2.5
+    for text in ("0", "-1", "inf", "nan", "x"):
+        with pytest.raises(ConfigurationError, match="VLLM_LOG_STATS_INTERVAL"):
+            stats_interval({"VLLM_LOG_STATS_INTERVAL": text})
+
+
+def test_an_operators_template_is_a_file_or_a_template(tmp_path: Path) -> None:
+    file = tmp_path / "template.jinja"
+    file.write_text("{{ messages }}\n")
+
+    assert _operators_template(str(file)) == "{{ messages }}"
+    assert _operators_template("{{ x }}") == "{{ x }}"
+    assert _operators_template("{{ x }}" * 1000) == "{{ x }}" * 1000
+    with pytest.raises(ConfigurationError, match="there is no such file"):
+        _operators_template("nothing.jinja")
+
+
+def test_a_slot_that_is_empty_or_closed_says_why() -> None:
+    slot = DrainingSlot()
+    with pytest.raises(Exception, match="LOADING"):
+        slot.require()
+    slot.close()
+    with pytest.raises(Exception, match="shutting down"):
+        slot.require()
+
+
+@pytest.mark.parametrize(
+    ("engine", "message"),
+    [
+        (EngineConfig(data_parallel_size=0), "--data-parallel-size must be at least 1"),
+        (EngineConfig(data_parallel_size_local=2), "--data-parallel-size-local 2 exceeds"),
+    ],
+)
+def test_engines_that_make_no_sense_are_refused(engine: EngineConfig, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        attrs.evolve(config(), engine=engine).check()
+
+
+def test_tls_options_need_a_certificate() -> None:
+    with pytest.raises(ConfigurationError, match="--ssl-certfile is required"):
+        config(server=ServerConfig(tls=TlsConfig(ciphers="x"))).check()
