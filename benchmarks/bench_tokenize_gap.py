@@ -8,6 +8,7 @@ Without a file a tokenizer of 32,000 entries is trained on the standard library'
 """
 
 import argparse
+import contextlib
 import pathlib
 import sys
 import sysconfig
@@ -16,10 +17,13 @@ import time
 import tokenizers
 import trio
 
+from vllmfront.errors import RequestRejected
+from vllmfront.text import SamplingRequest, Surface, fit_prompt
 from vllmfront.text._encoder import Encoder, FastEncoder, ReferenceEncoder
 from vllmfront.text._load import tokenizer_from_json
 
 TICK = 0.001
+REQUEST = SamplingRequest(surface=Surface.COMPLETION)
 LIMIT_MS = 50.0
 PASSAGE = (
     "The quick brown fox jumps over the lazy dog. def f(x): return x + 1\n"
@@ -62,7 +66,11 @@ async def worst_gap(encoder: Encoder, source: str, text: str) -> tuple[float, fl
     started = time.perf_counter()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(watch)
-        count = await tokenizer.encode_then(len, text)
+        ids = await tokenizer.encode_async(text)
+        count = len(ids)
+        with contextlib.suppress(RequestRejected):
+            fit_prompt(ids, REQUEST, max_model_len=131072, vocab_size=1 << 18)
+        del ids
         nursery.cancel_scope.cancel()
     return worst, time.perf_counter() - started, count
 
