@@ -65,6 +65,14 @@ def render(template: str, *, as_request: bool) -> str:
             ),
             "2",
         ),
+        ("{{ dict([['a', 1]], b=2) }}{{ dict({'a': 1}) }}", "{'a': 1, 'b': 2}{'a': 1}"),
+        (
+            (
+                "{{ 'xaxbx'.strip('x') }}{{ ' a '.lstrip() }}{{ 'ab' | trim('b') }}{{ 'a.b.c'.rsplit('.', 1) }}"
+                "{{ 'abca'.rfind('a') }}{{ ' a '.rstrip(none) }}"
+            ),
+            "axba a['a.b', 'c']3 a",
+        ),
         ("{{ dict(a=1).a }}{{ {'a': 1}.items() | list }}", "1[('a', 1)]"),
         ("{{ messages[::-1] | map(attribute='role') | join(',') }}", "assistant,user"),
         ("{{ messages | selectattr('role', 'equalto', 'user') | list | length }}", "1"),

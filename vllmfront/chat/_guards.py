@@ -14,40 +14,31 @@ from vllmfront.chat._budget import BudgetExceeded, MeteredBudget
 _MAX_COUNT = 1 << 17
 """Columns of ``batch`` and ``slice``."""
 
+_MAX_PAIRS = 1024
+"""Of ``dict(pairs)``: keys can be chosen so that each one collides with all the others."""
+
+_MAX_PRODUCT = 1 << 24
+"""Steps of the searches that can take as many as both lengths multiplied: about 50 ms, for
+which nothing else runs."""
+
 _MAX_INDENT = 256
 _MAX_PRECISION = 100
 
 Guard = Callable[..., tuple[Any, ...]]
 
 
-def to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | str | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Write *value* as JSON, piece by piece; the filter is wrapped and so has a budget."""
-    encoder = json.JSONEncoder(
-        ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
-    return encoder.encode(value)
-
-
 def guard_percent(budget: MeteredBudget, text: str, values: Any) -> None:
     """Refuse ``text % values`` when widths or values make it too large."""
     members = values if isinstance(values, tuple) else (values,)
     size = len(text) + sum(int(number[:12]) for number in re.findall(r"\d+", text))
-    size += _conversions(text) * (budget.weigh(values) if isinstance(values, dict) else 0)
+    if isinstance(values, dict):
+        # By name, one value may be printed as often as there are conversions.
+        size += text.count("%") * budget.weigh(values)
     for member in members:
         size += budget.weigh(member)
         if "*" in text and isinstance(member, int):
             size += abs(member)
     budget.charge(size)
-
-
-def _conversions(text: str) -> int:
-    return text.count("%")
 
 
 def _format(budget: MeteredBudget, text: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
@@ -138,6 +129,20 @@ def _to_json_guard(  # noqa: PLR0917 - as the filter's
     return value, ensure_ascii, indent, separators, sort_keys
 
 
+def _trim(budget: MeteredBudget, value: Any, chars: str | None = None) -> tuple[Any, ...]:
+    return (value, *_strip(budget, str(value), *(() if chars is None else (chars,))))
+
+
+def guard_pairs(budget: MeteredBudget, *args: Any) -> tuple[Any, ...]:
+    """Bound the pairs that a new dict is made of; another dict may have any length."""
+    if not args or isinstance(args[0], dict):
+        return args
+    pairs = list(args[0])
+    _check_limit("the pairs of a dict", len(pairs), _MAX_PAIRS)
+    budget.charge(len(pairs))
+    return (pairs, *args[1:])
+
+
 def _check_limit(name: str, value: Any, limit: int) -> None:
     if abs(int(value)) > limit:
         raise BudgetExceeded(f"{name} may be {limit} at most in a request's template")
@@ -154,6 +159,7 @@ FILTER_GUARDS: Mapping[str, Guard] = {
     "slice": _slice,
     "sum": _sum,
     "tojson": _to_json_guard,
+    "trim": _trim,
 }
 
 
@@ -180,13 +186,37 @@ def _replace_method(
     return old, new, count
 
 
+def _strip(_: MeteredBudget, text: str, *chars: str | None) -> tuple[Any, ...]:
+    if chars and chars[0] is not None:
+        _check_product(text, chars[0])
+    return chars
+
+
+def _search_backwards(_: MeteredBudget, text: str, *args: Any) -> tuple[Any, ...]:
+    if args and isinstance(args[0], str):
+        _check_product(text, args[0])
+    return args
+
+
+def _check_product(text: str, other: str) -> None:
+    if len(text) * len(other) > _MAX_PRODUCT:
+        raise BudgetExceeded("the template searches for too long a text")
+
+
 METHOD_GUARDS: Mapping[str, Guard] = {
     "center": _padded,
     "expandtabs": _expand_tabs,
     "join": _join_method,
     "ljust": _padded,
+    "lstrip": _strip,
     "replace": _replace_method,
+    "rfind": _search_backwards,
+    "rindex": _search_backwards,
     "rjust": _padded,
+    "rpartition": _search_backwards,
+    "rsplit": _search_backwards,
+    "rstrip": _strip,
+    "strip": _strip,
     "zfill": _padded,
 }
 
@@ -251,6 +281,7 @@ METHODS: tuple[tuple[type, frozenset[str]], ...] = (
     (int, frozenset(("bit_length", "is_integer"))),
     (float, frozenset(("is_integer",))),
     (bytes, frozenset(())),
+    (type, frozenset(())),
 )
 """The methods of plain values that a request's template may call: those whose result is no
 larger than what they read, and those with a guard."""

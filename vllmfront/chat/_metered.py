@@ -15,10 +15,10 @@ from jinja2.runtime import Context
 from jinja2.sandbox import SandboxedFormatter
 from jinja2.utils import Namespace, pass_eval_context
 
-from vllmfront.chat._budget import BudgetExceeded, metered
+from vllmfront.chat._budget import BudgetExceeded, MeteredBudget, metered
 from vllmfront.chat._codegen import MeteringGenerator, count_nodes
 from vllmfront.chat._environment import ChatEnvironment
-from vllmfront.chat._guards import FILTER_GUARDS, METHOD_GUARDS, METHODS, guard_percent, to_json
+from vllmfront.chat._guards import FILTER_GUARDS, METHOD_GUARDS, METHODS, guard_pairs, guard_percent
 
 _UNBOUNDED_FILTERS = ("pprint", "random", "striptags", "urlize", "wordwrap", "xmlattr")
 """Filters whose cost can grow with the square of a text, or that follow no rule we could
@@ -51,7 +51,6 @@ class MeteredEnvironment(ChatEnvironment):
         # where, and a finalizer that wants the context is what stops the compiler from it.
         self.optimized = False
         self.finalize = _print
-        self.filters["tojson"] = to_json
         for name in _UNBOUNDED_FILTERS:
             del self.filters[name]
         for name in _UNBOUNDED_GLOBALS:
@@ -106,19 +105,10 @@ class MeteredEnvironment(ChatEnvironment):
                 budget.weigh(value)
         for value in args:
             budget.weigh(value)
-        if isinstance(obj, BuiltinMethodType | MethodType):
-            owner, name = obj.__self__, obj.__name__
-            allowed = next((names for kind, names in METHODS if isinstance(owner, kind)), None)
-            if allowed is not None:
-                if name not in allowed:
-                    raise SecurityError(f"{name!r} may not be called in a request's template")
-                budget.charge(budget.weigh(owner))
-                guard = METHOD_GUARDS.get(name)
-                if guard is not None:
-                    for name in _COMPILERS_KEYWORDS:
-                        kwargs.pop(name, None)
-                    args = guard(budget, owner, *args, **kwargs)
-                    kwargs = {}
+        if obj is dict:
+            args = guard_pairs(budget, *args)
+        elif isinstance(obj, BuiltinMethodType | MethodType):
+            args, kwargs = _guarded(budget, obj, args, kwargs)
         return budget.take(super().call(context, obj, *args, **kwargs))
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
@@ -191,6 +181,27 @@ class _Formatter(SandboxedFormatter):
     def convert_field(self, value: Any, conversion: Any) -> Any:
         metered().weigh(value)
         return super().convert_field(value, conversion)
+
+
+def _guarded(
+    budget: MeteredBudget,
+    method: BuiltinMethodType | MethodType,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Look at a call of a plain value's method; return the arguments to call it with."""
+    owner, name = method.__self__, method.__name__
+    allowed = next((names for kind, names in METHODS if isinstance(owner, kind)), None)
+    if allowed is None:
+        return args, kwargs
+    if name not in allowed:
+        raise SecurityError(f"{name!r} may not be called in a request's template")
+    budget.charge(budget.weigh(owner))
+    guard = METHOD_GUARDS.get(name)
+    if guard is None:
+        return args, kwargs
+    given = {key: value for key, value in kwargs.items() if key not in _COMPILERS_KEYWORDS}
+    return guard(budget, owner, *args, **given), {}
 
 
 def _digits(text: str) -> int:
