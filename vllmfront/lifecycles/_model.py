@@ -15,6 +15,7 @@ from vllmfront.chat import (
     ContentFormat,
     NamedTemplates,
     clean_template_file,
+    fuel_from_environment,
     is_inline_template,
 )
 from vllmfront.engine import EngineClient, EngineState, GuardLimits
@@ -167,6 +168,7 @@ def _renderer(chat: ChatConfig, model: ModelDescription) -> ChatRenderer:
             default_template_kwargs=chat.template_kwargs,
             exclude_tools_when_tool_choice_none=chat.exclude_tools_when_none,
             trust_request_template=chat.trust_request_template,
+            fuel=fuel_from_environment(os.environ),
         ),
     )
 
