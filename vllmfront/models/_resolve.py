@@ -99,7 +99,7 @@ def _snapshot(name: str, revision: str | None, token: str | None, *, flag: str) 
             f"{flag} {name!r} is not in the hub's cache and the hub cannot be asked"
             f" (offline mode, or no connection): {error}"
         ) from error
-    except (errors.HfHubHTTPError, OSError) as error:
+    except Exception as error:  # of the hub's HTTP library, whichever that is, or of the disk
         raise ConfigurationError(f"{flag} {name!r} cannot be fetched: {error}") from error
 
 
