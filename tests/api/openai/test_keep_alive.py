@@ -1,5 +1,5 @@
-import pytest
 import trio
+from trio.testing import MockClock
 
 from tests.api.openai._harness import PaperWriter
 from vllmfront.api.openai import OpenAiRoutes, ServiceSlot
@@ -17,8 +17,10 @@ def open_answer() -> tuple[StreamedAnswer, PaperWriter]:
     return answer, writer
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_a_silent_stream_gets_a_comment_each_interval(nursery: trio.Nursery) -> None:
+async def test_a_silent_stream_gets_a_comment_each_interval(
+    autojump_clock: MockClock,  # noqa: ARG001
+    nursery: trio.Nursery,
+) -> None:
     keep_alives = KeepAlives(10.0)
     nursery.start_soon(keep_alives.serve)
     answer, writer = open_answer()
@@ -29,8 +31,10 @@ async def test_a_silent_stream_gets_a_comment_each_interval(nursery: trio.Nurser
     assert writer.pieces == [COMMENT] * 2
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_silence_is_counted_from_the_last_event(nursery: trio.Nursery) -> None:
+async def test_silence_is_counted_from_the_last_event(
+    autojump_clock: MockClock,  # noqa: ARG001
+    nursery: trio.Nursery,
+) -> None:
     keep_alives = KeepAlives(10.0)
     nursery.start_soon(keep_alives.serve)
     answer, writer = open_answer()
@@ -46,8 +50,10 @@ async def test_silence_is_counted_from_the_last_event(nursery: trio.Nursery) -> 
     assert writer.pieces == [b"x"] * 3 + [COMMENT]
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_one_timer_serves_all_streams(nursery: trio.Nursery) -> None:
+async def test_one_timer_serves_all_streams(
+    autojump_clock: MockClock,  # noqa: ARG001
+    nursery: trio.Nursery,
+) -> None:
     keep_alives = KeepAlives(10.0)
     nursery.start_soon(keep_alives.serve)
     pairs = []
@@ -60,8 +66,10 @@ async def test_one_timer_serves_all_streams(nursery: trio.Nursery) -> None:
     assert [writer.pieces for _, writer in pairs] == [[COMMENT]] * 5
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_closed_and_congested_streams_get_nothing(nursery: trio.Nursery) -> None:
+async def test_closed_and_congested_streams_get_nothing(
+    autojump_clock: MockClock,  # noqa: ARG001
+    nursery: trio.Nursery,
+) -> None:
     keep_alives = KeepAlives(10.0)
     nursery.start_soon(keep_alives.serve)
     closed, closed_writer = open_answer()
