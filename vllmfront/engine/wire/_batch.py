@@ -30,7 +30,7 @@ class UtilityAnswer:
     """Plain data, without the wrapper that may name its Python types."""
 
 
-@attrs.define
+@attrs.frozen
 class Batch:
     """One message of an engine. Rows stay as they came: see ``is_plain``, ``decode_output``."""
 
