@@ -1,9 +1,11 @@
+import threading
 from collections.abc import AsyncGenerator
 
 import pytest
 
 from tests.api.openai._harness import CHAT, Api, chat, open_api
 from vllmfront.api.openai import ServiceOptions
+from vllmfront.chat import ChatOptions, ChatPrompt, ChatRenderer, NamedTemplates, RenderedChat
 from vllmfront.engine import FinishReason, Logprobs, PrefillStats
 from vllmfront.models import ModelDescription
 from vllmfront.text import Tokenizer
@@ -22,6 +24,32 @@ OPTIONS = ServiceOptions(
 async def api(model: ModelDescription, tokenizer: Tokenizer) -> AsyncGenerator[Api]:
     async with open_api(model, tokenizer, OPTIONS) as opened:
         yield opened
+
+
+class WatchedRenderer(ChatRenderer):
+    """Remembers the threads it worked in."""
+
+    def __init__(self) -> None:
+        super().__init__(NamedTemplates("x"), options=ChatOptions(trust_request_template=True))
+        self.threads: list[int] = []
+
+    def render(self, chat: ChatPrompt) -> RenderedChat:
+        self.threads.append(threading.get_ident())
+        return super().render(chat)
+
+
+async def test_only_templates_of_clients_keep_off_the_event_loop(api: Api) -> None:
+    renderer = WatchedRenderer()
+    api.slot.require().renderer = renderer
+
+    for fields in ({}, {"chat_template": "y"}):
+        call = api.post(CHAT, chat(**fields))
+        add = await api.engine.receive_add()
+        api.say(add, [500], FinishReason.LENGTH)
+        await call.finished()
+
+    ours = threading.get_ident()
+    assert [thread == ours for thread in renderer.threads] == [True, False]
 
 
 async def test_usage_tells_cached_tokens_and_times(api: Api) -> None:

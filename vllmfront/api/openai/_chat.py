@@ -40,12 +40,12 @@ class ChatCompletions:
         service.check_model(body.model)
         options = service.options
         sampling = sampling_of_chat(body, options.stream_interval)
-        chat = await self._offload.run(
-            short and len(body.messages) <= INLINE_MESSAGES, lambda: chat_prompt(body)
-        )
+        short_chat = short and len(body.messages) <= INLINE_MESSAGES
+        chat = await self._offload.run(short_chat, lambda: chat_prompt(body))
         check_request(sampling, options.limits)
+        # How long a client's own template takes does not depend on how long the chat is.
         rendered = await self._offload.run(
-            short and len(body.messages) <= INLINE_MESSAGES, lambda: service.renderer.render(chat)
+            short_chat and chat.chat_template is None, lambda: service.renderer.render(chat)
         )
         token_ids = await service.tokenizer.encode_async(
             rendered.text, bool(body.add_special_tokens)
