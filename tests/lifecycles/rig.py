@@ -1,5 +1,6 @@
 """Whole frontends in the test's own process, with engines that are stand-ins."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -173,10 +174,9 @@ def alive(pid: int) -> bool:
 
 
 def descendants(pid: int) -> list[int]:
-    """List all processes below *pid*."""
-    try:
-        below = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        return []
-    children = list(map(int, below))
+    """List all processes below *pid*; each belongs to the thread that started it."""
+    children: list[int] = []
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            children += map(int, file.read_text().split())
     return children + [each for child in children for each in descendants(child)]

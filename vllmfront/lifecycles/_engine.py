@@ -96,12 +96,11 @@ class ManagedEngine:
         """Say why the engine is gone; tells the client, and with it every stream."""
         loading = self.client.state is EngineState.LOADING
         error = self.client.error
-        by_itself = True
-        if process.exit is None:
+        if process.exit is None and not isinstance(error, StartupFailed):
             _LOGGER.error("the engine is gone (%s); waiting for its process to end", error)
-            with trio.move_on_after(_LINGER) as scope:
+            with trio.move_on_after(_LINGER):
                 await process.wait()
-            by_itself = not scope.cancelled_caught
+        by_itself = process.exit is not None
         end = process.exit or await process.stop(STOP_BUDGET)
         # Clients learn how it ended; what it printed is the operator's.
         self.client.report_death(f"The engine process {end.describe()}.")

@@ -221,7 +221,9 @@ class Supervisor:
         await self._cancel(child, "did not stop in time")
         if child.failure is not None:
             child.last_failure = str(child.failure) or type(child.failure).__name__
-            _LOGGER.warning("%s failed while stopping", child.spec.name, exc_info=child.failure)
+            bug = None if isinstance(child.failure, VllmFrontError) else child.failure
+            text = "%s failed while stopping: %s"
+            _LOGGER.warning(text, child.spec.name, child.last_failure, exc_info=bug)
         child.enter(ChildState.STOPPED)
 
     async def _cancel(self, child: _Child, reason: str) -> None:
