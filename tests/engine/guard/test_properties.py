@@ -5,7 +5,7 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 
 from tests.engine.guard.strategies import (
     MAX_MODEL_LEN,
@@ -58,7 +58,7 @@ def survives(request: EngineRequest) -> bool:
 
 
 @given(requests)
-@settings(max_examples=500)
+@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_what_passes_does_not_kill_an_engine(request: EngineRequest) -> None:
     if passes(request):
         for version in ("0.32.0", "0.33.0"):

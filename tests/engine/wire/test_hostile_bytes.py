@@ -6,7 +6,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.engine.wire.golden import BATCHES, ENTRIES, HANDSHAKES, REGISTRATIONS, REQUESTS
@@ -25,6 +25,9 @@ from vllmfront.engine.wire import (
     row_id,
 )
 from vllmfront.errors import ProtocolError
+
+# Slow machines are no failures.
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def read_output_message(frames: Sequence[bytes]) -> None:
@@ -65,6 +68,7 @@ def read_everywhere(frames: Sequence[bytes]) -> None:
 
 
 @given(st.lists(st.binary(max_size=200), min_size=1, max_size=3))
+@settings(PATIENT)
 def test_arbitrary_bytes(frames: list[bytes]) -> None:
     read_everywhere(frames)
 
@@ -90,17 +94,19 @@ values = st.recursive(
 
 
 @given(st.lists(values, max_size=10), st.binary(max_size=20))
+@settings(PATIENT)
 def test_arbitrary_values(message: list[Any], aux: bytes) -> None:
     read_everywhere([msgpack.packb(message), aux])
 
 
 @given(st.lists(st.lists(values, max_size=20), max_size=3), st.binary(max_size=20))
+@settings(PATIENT)
 def test_arbitrary_rows(rows: list[Any], aux: bytes) -> None:
     read_everywhere([msgpack.packb([0, rows]), aux])
 
 
 @given(st.data())
-@settings(max_examples=300)
+@settings(PATIENT, max_examples=300)
 def test_golden_frames_with_a_value_exchanged(data: st.DataObject) -> None:
     entry = data.draw(st.sampled_from(BATCHES + REQUESTS + HANDSHAKES + REGISTRATIONS))
     message = entry.raw()
@@ -123,7 +129,7 @@ def exchange_somewhere(value: Any, data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=300)
+@settings(PATIENT, max_examples=300)
 def test_golden_frames_with_bytes_exchanged(data: st.DataObject) -> None:
     entry = data.draw(st.sampled_from(ENTRIES))
     frames = [bytearray(frame) for frame in entry.frames]

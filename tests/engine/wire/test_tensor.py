@@ -3,7 +3,7 @@ import struct
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.msgpack import Ext
 
@@ -85,6 +85,7 @@ def test_tensors_are_equal_by_content() -> None:
 
 
 @given(st.lists(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=3, max_size=3)))
+@settings(deadline=None)
 def test_rows_come_back(rows: list[list[int]]) -> None:
     tensor = Tensor.from_rows("<i8", rows)
 
@@ -92,6 +93,7 @@ def test_rows_come_back(rows: list[list[int]]) -> None:
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False)))
+@settings(deadline=None)
 def test_values_come_back(values: list[float]) -> None:
     tensor = Tensor.from_values("float32", values)
 
