@@ -3,10 +3,10 @@
 import ctypes
 import json
 from pathlib import Path
-from typing import Any
 
 import tokenizers
 import trio
+from tokenizers import decoders
 
 from vllmfront.errors import ConfigurationError
 from vllmfront.models import ModelDescription, read_text
@@ -58,7 +58,6 @@ def tokenizer_from_json(
     """
     try:
         reference = tokenizers.Tokenizer.from_str(source)
-        decoder = json.loads(source).get("decoder")
     except Exception as error:  # the library raises plain Exception
         raise ConfigurationError(f"{name} is not a usable tokenizer file: {error}") from error
     reference.no_truncation()
@@ -67,20 +66,20 @@ def tokenizer_from_json(
     return Tokenizer(
         choose_encoder(source, reference),
         reference,
-        byte_level=_is_byte_level(decoder),
+        byte_level=_is_byte_level(reference.decoder),
         vocab_size=vocab_size,
         eos_token_id=eos_token_id if found is None else found,
     )
 
 
-def _is_byte_level(decoder: Any) -> bool:
+def _is_byte_level(decoder: decoders.Decoder | None) -> bool:
     """Whether decoding is nothing but bytes put side by side."""
-    if not isinstance(decoder, dict):
+    if decoder is None:
         return False
-    if decoder.get("type") == "Sequence":
-        steps = decoder.get("decoders") or []
-        return len(steps) == 1 and _is_byte_level(steps[0])
-    return decoder.get("type") == "ByteLevel"
+    steps = [json.loads(decoder.__getstate__())]
+    while len(steps) == 1 and steps[0]["type"] == "Sequence":
+        steps = steps[0]["decoders"]
+    return [step["type"] for step in steps] == ["ByteLevel"]
 
 
 def _tokenizer_file(model: ModelDescription) -> Path:
