@@ -341,3 +341,11 @@ def test_unknown_limits_do_not_bind_but_32_bits_do() -> None:
     check_request(request_with(prompt_token_ids=[2**31 - 2] * 5000), limits)
 
     assert refusal(request_with(prompt_token_ids=[2**31]), limits).param == "prompt_token_ids"
+
+
+def test_candidates_are_bounded_by_the_limit_or_the_vocabulary() -> None:
+    check_request(sampled(logprobs=1000), LIMITS)
+
+    few = attrs.evolve(LIMITS, max_logprobs=0)
+    check_request(sampled(logprobs=0), few)
+    assert refusal(sampled(logprobs=1), few).param == "logprobs"

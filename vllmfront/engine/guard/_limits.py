@@ -42,3 +42,8 @@ class GuardLimits:
     max_bad_words: int | None = 128
     max_bad_words_token_ids: int | None = 1024
     """Over all bad words of a request."""
+
+    @property
+    def most_candidates(self) -> int | None:
+        """Log probabilities that one position may have."""
+        return self.vocab_size if self.max_logprobs is None else self.max_logprobs

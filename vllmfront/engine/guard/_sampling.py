@@ -95,7 +95,7 @@ def _seed(value: Any, _params: SamplingParams, _limits: GuardLimits, _length: in
 def _candidates(name: str) -> "_Check":
     def check(value: Any, _params: SamplingParams, limits: GuardLimits, _length: int) -> None:
         check_integer(value, name, -1)
-        most = limits.max_logprobs or limits.vocab_size
+        most = limits.most_candidates
         if most is not None and value > most:
             raise rejected(
                 f"Requested {name} of {value}, which is greater than max allowed: {most}", name
@@ -203,7 +203,7 @@ def _scored_ids(value: Any, params: SamplingParams, limits: GuardLimits, length:
             f"{name} has {value.shape[0]} rows, but the prompt has {max(rows, 0)} scored rows.",
             name,
         )
-    most = limits.max_logprobs or limits.vocab_size
+    most = limits.most_candidates
     if most is not None and value.shape[1] > most:
         raise rejected(f"{name} has {value.shape[1]} ids a row, at most {most} are allowed.", name)
     # One below the ids is the padding.
