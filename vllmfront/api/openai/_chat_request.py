@@ -19,7 +19,7 @@ from vllmfront.errors import FeatureNotServed, MalformedRequest, RequestRejected
 _TOOL_CHOICES = frozenset({"none", "auto", "required"})
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, slots=False)
 class ChatCompletionRequest(GenerationFields):
     messages: list[Any]
     tools: list[Any] | None = None

@@ -17,7 +17,7 @@ Prompt = str | Sequence[int]
 """Text, or token ids."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, slots=False)
 class CompletionRequest(GenerationFields):
     prompt: str | list[str | int | list[int]]
     prompt_embeds: Any = None

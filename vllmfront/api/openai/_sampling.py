@@ -8,39 +8,41 @@ from vllmfront.api.openai._fields import GenerationFields
 from vllmfront.engine import RepetitionDetection
 from vllmfront.text import SamplingRequest, Surface
 
-_SHARED = (
-    "max_tokens",
-    "min_tokens",
-    "truncate_prompt_tokens",
-    "truncation_side",
-    "n",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "frequency_penalty",
-    "presence_penalty",
-    "repetition_penalty",
-    "seed",
-    "logit_bias",
-    "allowed_token_ids",
-    "watermarking",
-    "thinking_token_budget",
-    "stop",
-    "stop_token_ids",
-    "include_stop_str_in_output",
-    "ignore_eos",
-    "skip_special_tokens",
-    "logprobs",
-    "prompt_logprobs",
-    "logprob_token_ids",
-    "structured_outputs",
-    "response_format",
-    "vllm_xargs",
-    "kv_transfer_params",
-    "ec_transfer_params",
+_SHARED = frozenset(
+    {
+        "max_tokens",
+        "min_tokens",
+        "truncate_prompt_tokens",
+        "truncation_side",
+        "n",
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "frequency_penalty",
+        "presence_penalty",
+        "repetition_penalty",
+        "seed",
+        "logit_bias",
+        "allowed_token_ids",
+        "watermarking",
+        "thinking_token_budget",
+        "stop",
+        "stop_token_ids",
+        "include_stop_str_in_output",
+        "ignore_eos",
+        "skip_special_tokens",
+        "logprobs",
+        "prompt_logprobs",
+        "logprob_token_ids",
+        "structured_outputs",
+        "response_format",
+        "vllm_xargs",
+        "kv_transfer_params",
+        "ec_transfer_params",
+    }
 )
-_CHAT = (*_SHARED, "max_completion_tokens", "bad_words", "top_logprobs")
+_CHAT = _SHARED | {"max_completion_tokens", "bad_words", "top_logprobs"}
 
 
 def sampling_of_chat(body: ChatCompletionRequest, default_interval: int) -> SamplingRequest:
@@ -54,13 +56,11 @@ def sampling_of_completion(body: CompletionRequest, default_interval: int) -> Sa
 
 
 def _sampling(
-    body: GenerationFields, surface: Surface, names: tuple[str, ...], default_interval: int
+    body: GenerationFields, surface: Surface, names: frozenset[str], default_interval: int
 ) -> SamplingRequest:
-    given: dict[str, Any] = {}
-    for name in names:
-        value = getattr(body, name)
-        if value is not None:
-            given[name] = value
+    given: dict[str, Any] = {
+        name: value for name, value in vars(body).items() if value is not None and name in names
+    }
     repetition = body.repetition_detection
     if repetition is not None:
         given["repetition_detection"] = RepetitionDetection(

@@ -1,6 +1,6 @@
 """What the completion routes serve: a model, its engine, and the operator's options."""
 
-import secrets
+import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
@@ -17,9 +17,6 @@ from vllmfront.engine import (
 from vllmfront.errors import EngineUnavailable, ModelNotFound, VllmFrontError
 from vllmfront.models import GenerationDefaults
 from vllmfront.text import LogprobDecoder, SamplingLimits, Tokenizer
-
-_ID_BYTES = 4
-"""As many as the peer's public ids have; the engine's ids are unique beyond that."""
 
 
 class Engine(Protocol):
@@ -128,7 +125,7 @@ class ModelService:
 
     def new_id(self) -> str:
         """Return an id for a request whose client chose none."""
-        return secrets.token_hex(_ID_BYTES)
+        return f"{random.getrandbits(32):08x}"  # it names, and guards nothing
 
 
 class ServiceSlot:
