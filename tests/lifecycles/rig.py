@@ -87,9 +87,9 @@ class Frontend:
 
 
 @asynccontextmanager
-async def serving(settings: ServeConfig) -> AsyncGenerator[Frontend]:
+async def serving(settings: ServeConfig, budget: float = BUDGET) -> AsyncGenerator[Frontend]:
     """Serve for as long as the block runs; then a signal ends it, if nothing has yet."""
-    with trio.fail_after(BUDGET):
+    with trio.fail_after(budget):
         async with trio.open_nursery() as nursery, _client(settings) as client:
             frontend = Frontend(client)
             frontend.serving = await nursery.start(_run, frontend, settings)
@@ -180,3 +180,13 @@ def descendants(pid: int) -> list[int]:
         with contextlib.suppress(OSError):
             children += map(int, file.read_text().split())
     return children + [each for child in children for each in descendants(child)]
+
+
+def commanded(marker: str) -> list[int]:
+    """List the processes whose command line holds *marker*, with all below them."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if marker.encode() in file.read_bytes().replace(b"\0", b" "):
+                found.append(int(file.parent.name))
+    return found + [each for pid in found for each in descendants(pid)]

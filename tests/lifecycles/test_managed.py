@@ -18,6 +18,7 @@ from tests.lifecycles.rig import (
     TINY_CHAT,
     Frontend,
     alive,
+    commanded,
     config,
     descendants,
     exists,
@@ -34,18 +35,6 @@ from vllmfront.lifecycles import EngineConfig, ServeConfig
 def managed(folder: Path, *, engine: str = SIMULATE, **fields: float) -> ServeConfig:
     python = fake_python(folder, engine=engine)
     return config(engine=EngineConfig(python=python, **fields))  # type: ignore[arg-type]
-
-
-def processes_with(marker: str) -> list[int]:
-    """List the processes, zombies apart, whose command line holds *marker*."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if marker.encode() in (entry / "cmdline").read_bytes():
-                found.append(int(entry.name))
-        except OSError:
-            continue
-    return [pid for pid in found if pid != os.getpid()]
 
 
 @pytest.fixture
@@ -79,11 +68,11 @@ async def test_it_runs_its_engine_and_stops_it(
         port = str(frontend.serving.handshake_address).rpartition(":")[2]
         answer = await frontend.generate(max_tokens=3)
         assert len(files_in(socket_folder)) == 2
-        assert len(processes_with(f"tcp://127.0.0.1:{port}")) == 1
+        assert len(commanded(f"tcp://127.0.0.1:{port}")) == 1
 
     assert answer.json()["usage"]["completion_tokens"] == 3
     assert frontend.error is None
-    assert processes_with(f"tcp://127.0.0.1:{port}") == []
+    assert commanded(f"tcp://127.0.0.1:{port}") == []
     assert files_in(socket_folder) == []
     assert "(engine) " in capfd.readouterr().err
 
@@ -123,7 +112,7 @@ async def test_the_death_of_an_engine_is_told_to_its_streams_and_ends_the_fronte
     async with serving(managed(tmp_path)) as frontend:
         await frontend.wait_ready()
         assert frontend.serving is not None
-        (pid,) = processes_with(str(frontend.serving.handshake_address))
+        (pid,) = commanded(str(frontend.serving.handshake_address))
         async with slow_stream(frontend, 20_000) as data:
             os.kill(pid, signal.SIGKILL)
         await frontend.ended.wait()
