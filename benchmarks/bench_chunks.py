@@ -10,10 +10,10 @@ from pathlib import Path
 
 from vllmfront.api.http import Headers
 from vllmfront.api.openai._frames import AnswerHead, ChatFrames, CompletionFrames
+from vllmfront.api.openai._general_choice import Extras
 from vllmfront.api.openai._logprobs import ChatLogprobsWriter
 from vllmfront.api.openai._pipelines import Pipelines
 from vllmfront.api.openai._stream import StreamedAnswer
-from vllmfront.api.openai._stream_choice import Extras
 from vllmfront.api.openai._usage import Usage
 from vllmfront.engine import EngineOutput, FinishReason, Logprobs, OutputSink
 from vllmfront.models import files_in_folder, load_model_description

@@ -200,3 +200,22 @@ async def test_ids_of_prompt_and_answer_are_returned(api: Api) -> None:
     choices = [event["choices"][0] for event in writer.events[:-1]]
     assert choices[0]["prompt_token_ids"] == [39, 72]
     assert [choice["token_ids"] for choice in choices] == [[], [500], []]
+
+
+async def test_long_answers_are_written_elsewhere_and_are_the_same(api: Api) -> None:
+    prompt = [5] * 1000
+    call = api.post(COMPLETIONS, completion(prompt, prompt_logprobs=1))
+    add = await api.engine.receive_add()
+    rows = [[token_id, 198] for token_id in prompt[1:]]
+    api.say_output(
+        add,
+        new_token_ids=[500],
+        prompt_logprobs=Logprobs(rows, [[-0.5, -1.0]] * 999, [2] * 999),
+        finish_reason=LENGTH,
+    )
+    writer = await call.finished()
+
+    entries = writer.json["choices"][0]["prompt_logprobs"]
+    assert entries[0] is None
+    assert entries[1] == entries[999]
+    assert set(entries[1]) == {"5", "198"}

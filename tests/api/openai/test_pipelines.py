@@ -7,11 +7,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from tests.api.openai._harness import PaperWriter, contents
+from vllmfront.api.openai._fast_choice import FastChoice
 from vllmfront.api.openai._frames import AnswerHead, ChatFrames
+from vllmfront.api.openai._general_choice import Extras, GeneralChoice
 from vllmfront.api.openai._logprobs import ChatLogprobsWriter
 from vllmfront.api.openai._pipelines import Pipelines
 from vllmfront.api.openai._stream import StreamedAnswer
-from vllmfront.api.openai._stream_choice import Extras, FastChoice, GeneralChoice
 from vllmfront.api.openai._usage import RequestTimes, Usage, metrics_json, timing_metrics
 from vllmfront.engine import EngineOutput, FinishReason, Logprobs, OutputSink
 from vllmfront.text import LogprobDecoder, SamplingRequest, Surface, Tokenizer

@@ -24,6 +24,13 @@ _OTHER_MESSAGE_MEMBERS = (
 _EMPTY_STRING = b'""'
 
 
+INLINE_CELLS = 512
+"""Log probabilities that are written in less than a millisecond."""
+
+_TOKENS_A_CELL = 16
+"""Plain tokens that are decoded in the time that one log probability takes."""
+
+
 @attrs.frozen(kw_only=True)
 class AnswerParts:
     """What an answer consists of, besides its choices."""
@@ -40,6 +47,20 @@ class AnswerParts:
 
     decoder: LogprobDecoder
     """For ``prompt_logprobs``."""
+
+
+def is_short(choices: Sequence[WholeChoice]) -> bool:
+    """Whether the answer with *choices* is written in about a millisecond, or less."""
+    cells = 0
+    for choice in choices:
+        cells += len(choice.token_ids) // _TOKENS_A_CELL
+        cells += sum(
+            len(part.ranks) * len(part.token_ids[0]) for part in choice.logprobs if part.token_ids
+        )
+        prompt = choice.prompt_logprobs
+        if prompt is not None and prompt.token_ids:
+            cells += len(prompt.ranks) * len(prompt.token_ids[0])
+    return cells <= INLINE_CELLS
 
 
 def chat_answer(

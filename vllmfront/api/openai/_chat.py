@@ -2,10 +2,11 @@
 
 from vllmfront.api.http import HttpRequest, ResponseWriter
 from vllmfront.api.openai._admission import Admission
-from vllmfront.api.openai._answers import AnswerParts, chat_answer
+from vllmfront.api.openai._answers import AnswerParts, chat_answer, is_short
 from vllmfront.api.openai._body import Body
 from vllmfront.api.openai._chat_request import ChatCompletionRequest, check_chat, check_tools
 from vllmfront.api.openai._frames import ChatFrames
+from vllmfront.api.openai._general_choice import Extras
 from vllmfront.api.openai._keep_alive import KeepAlives
 from vllmfront.api.openai._logprobs import ChatLogprobsWriter
 from vllmfront.api.openai._marks import read_marks
@@ -14,7 +15,6 @@ from vllmfront.api.openai._run import Admitted, run_streamed, run_whole
 from vllmfront.api.openai._sampling import sampling_of_chat
 from vllmfront.api.openai._service import ServiceSlot
 from vllmfront.api.openai._stream import StreamedAnswer
-from vllmfront.api.openai._stream_choice import Extras
 from vllmfront.api.openai._usage import usage_json
 from vllmfront.chat import ChatPrompt, available_tools, parse_messages, parse_tools
 from vllmfront.text import check_request
@@ -133,7 +133,11 @@ async def _answer(
         echoes=[echo],
         decoder=admission.logprob_decoder,
     )
-    response.respond(200, chat_answer(parts, choices, _logprobs_of(admission)))
+    logprobs = _logprobs_of(admission)
+    body_json = await admission.offload.run(
+        is_short(choices), lambda: chat_answer(parts, choices, logprobs)
+    )
+    response.respond(200, body_json)
 
 
 def chat_prompt(body: ChatCompletionRequest) -> ChatPrompt:

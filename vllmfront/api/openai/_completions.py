@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 
 import attrs
+import trio
 
 from vllmfront.api.http import HttpRequest, ResponseWriter
 from vllmfront.api.openai._admission import Admission
-from vllmfront.api.openai._answers import AnswerParts, completion_answer
+from vllmfront.api.openai._answers import AnswerParts, completion_answer, is_short
 from vllmfront.api.openai._body import Body
 from vllmfront.api.openai._completion_request import (
     CompletionRequest,
@@ -14,7 +15,9 @@ from vllmfront.api.openai._completion_request import (
     check_completion,
     prompts_of,
 )
+from vllmfront.api.openai._echo_choice import EchoChoice
 from vllmfront.api.openai._frames import CompletionFrames
+from vllmfront.api.openai._general_choice import Extras
 from vllmfront.api.openai._keep_alive import KeepAlives
 from vllmfront.api.openai._logprobs import CompletionLogprobsWriter
 from vllmfront.api.openai._marks import read_marks
@@ -23,7 +26,6 @@ from vllmfront.api.openai._run import Admitted, run_streamed, run_whole
 from vllmfront.api.openai._sampling import sampling_of_completion
 from vllmfront.api.openai._service import ServiceSlot
 from vllmfront.api.openai._stream import StreamedAnswer
-from vllmfront.api.openai._stream_choice import EchoChoice, Extras
 from vllmfront.api.openai._usage import usage_json
 from vllmfront.engine import EngineRequest, Logprobs, OutputSink
 from vllmfront.errors import RequestRejected
@@ -31,6 +33,8 @@ from vllmfront.text import check_request
 
 _BODY = Body(CompletionRequest)
 _ID_PREFIX = "cmpl-"
+_PROMPTS_A_TURN = 16
+"""Prompts of a batch that are encoded before other tasks get their turn: about a millisecond."""
 
 
 class Completions:
@@ -189,12 +193,12 @@ async def _answer(
         echoes=_echoes(admission, admitted.requests, prompts),
         decoder=admission.logprob_decoder,
     )
-    body_json = completion_answer(
-        parts,
-        choices,
-        _logprobs_of(admission),
-        echo=bool(body.echo),
-        echoes_only=body.echoes_only,
+    logprobs = _logprobs_of(admission)
+    body_json = await admission.offload.run(
+        is_short(choices),
+        lambda: completion_answer(
+            parts, choices, logprobs, echo=bool(body.echo), echoes_only=body.echoes_only
+        ),
     )
     response.respond(200, body_json)
 
@@ -204,6 +208,8 @@ async def _engine_requests(admission: Admission, prompts: Sequence[Prompt]) -> l
     body, tokenizer = admission.body, admission.service.tokenizer
     requests = []
     for number, prompt in enumerate(prompts):
+        if number % _PROMPTS_A_TURN == _PROMPTS_A_TURN - 1:
+            await trio.lowlevel.checkpoint()
         given_as_ids = not isinstance(prompt, str)
         token_ids = (
             list(prompt)

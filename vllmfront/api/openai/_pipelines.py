@@ -5,9 +5,10 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from vllmfront.api.openai._choice_text import ChoiceText, EscapedText
+from vllmfront.api.openai._fast_choice import FastChoice
 from vllmfront.api.openai._frames import ChoiceFrames
+from vllmfront.api.openai._general_choice import Extras, GeneralChoice
 from vllmfront.api.openai._stream import StreamedAnswer
-from vllmfront.api.openai._stream_choice import Extras, FastChoice, GeneralChoice
 from vllmfront.api.openai._usage import Usage
 from vllmfront.api.openai._whole_choice import WholeChoice
 from vllmfront.engine import OutputSink
