@@ -96,8 +96,7 @@ class Books:
             self._record_choices(stream)
 
     def fail(self, child: Child, cause: TerminalCause, error: VllmFrontError) -> None:
-        """End *child* with *error*, which its sink is told first."""
-        self.push_pending(child)
+        """End *child* with *error*, which its sink is told first; nothing if it has ended."""
         if not child.live:
             return
         try:
@@ -135,8 +134,20 @@ class Books:
             self.sink_failed(child, problem)
             return False
 
+    def flush(self, children: Iterable[Child]) -> list[Child]:
+        """Push what was kept back; return those of *children* that live on."""
+        children = list(children)
+        for child in children:
+            if child.live and self.push_pending(child):
+                self.abort([child])
+                self.end(child, TerminalCause.STOP)
+        return [child for child in children if child.live]
+
     def abort(self, children: Iterable[Child]) -> None:
-        """Tell the engines to drop *children*: one message each, and no harm if one has gone."""
+        """Tell the engines to drop *children*, one message each.
+
+        Where that shows that an engine has gone, what runs there has ended on return.
+        """
         by_rank: dict[EngineRank, list[str]] = {}
         for child in children:
             assert child.rank is not None
@@ -155,14 +166,13 @@ class Books:
         Returns:
             How many requests that were; one with ``n`` choices counts once.
         """
-        children = [
+        children = self.flush(
             child
             for child in self.children.values()
             if public_ids is None or child.public_id in public_ids
-        ]
+        )
         self.abort(children)
         for child in children:
-            self.push_pending(child)
             if not child.live:
                 continue
             try:
@@ -170,23 +180,20 @@ class Books:
             except Exception:
                 logger.exception("A sink failed at the abort of request %s", child.internal_id)
                 self.metrics.count_sink_failure()
-            if child.live:
-                self.end(child, cause)
+            self.end(child, cause)
         return len({child.public_id for child in children})
 
     def fail_all(self, error: VllmFrontError, cause: TerminalCause) -> None:
         """Abort everything, and end it with *error*."""
-        children = list(self.children.values())
+        children = self.flush(self.children.values())
         self.abort(children)
         for child in children:
-            if child.live:
-                self.fail(child, cause, type(error)(str(error)))
+            self.fail(child, cause, type(error)(str(error)))
 
     def fail_rank(self, rank: EngineRank) -> None:
         """End everything that runs on *rank*, which is lost."""
-        for child in [child for child in self.children.values() if child.rank is rank]:
-            if child.live:
-                self.fail(child, TerminalCause.ENGINE_DIED, rank.death())
+        for child in self.flush(child for child in self.children.values() if child.rank is rank):
+            self.fail(child, TerminalCause.ENGINE_DIED, rank.death())
 
     def _record_choices(self, stream: RequestStream) -> None:
         by_request: dict[str, list[Child]] = {}

@@ -19,9 +19,8 @@ class OutputConnections:
     def __init__(self, monitor: PeerMonitor, membership: Membership) -> None:
         self._monitor = monitor
         self._membership = membership
-        self._connected = set[int]()
         self._replaced = set[int]()
-        """Those among them that belong to a process which another has replaced."""
+        """Those that belong to a process which another has replaced."""
 
         self._owners: dict[int, EngineRank] = {}
         membership.on_arrival(self._forget)
@@ -52,19 +51,17 @@ class OutputConnections:
         """Note that *engine* is a new process, which cannot have connected yet."""
         self._take_events()
         if len(self._membership.ranks) == 1:
-            self._replaced |= self._connected
+            self._replaced |= self._monitor.connected
         else:
             owned = {one for one, owner in self._owners.items() if owner is engine}
-            self._replaced |= owned & self._connected
+            self._replaced |= owned & self._monitor.connected
         for descriptor in self._replaced:
             self._owners.pop(descriptor, None)
 
     def _take_events(self) -> None:
         while (event := self._monitor.event_nowait()) is not None:
-            if event.change is PeerChange.LEFT:
-                # Its last messages may not have been read yet, so it keeps its owner.
-                self._connected.discard(event.descriptor)
-                continue
-            self._connected.add(event.descriptor)
-            self._replaced.discard(event.descriptor)
-            self._owners.pop(event.descriptor, None)
+            # Of one that left the last messages may not have been read: it keeps its owner until
+            # the descriptor is used again.
+            if event.change is PeerChange.CAME:
+                self._replaced.discard(event.descriptor)
+                self._owners.pop(event.descriptor, None)

@@ -53,7 +53,12 @@ class EngineLink:
                 continue
             descriptor = message[0].get(zmq.SRCFD)
             assert isinstance(descriptor, int)
-            self._membership.ranks[rank].descriptor = descriptor
+            engine = self._membership.ranks[rank]
+            if descriptor in self._monitor.connected:
+                engine.descriptor = descriptor
+            else:
+                # It left right after it had registered.
+                self._lose([(engine, engine.incarnation)])
 
     async def serve_departures(self) -> None:
         """Note engines whose connection ended, until cancelled."""

@@ -71,6 +71,9 @@ class Membership:
     def engine_joined(self, rank: int, registration: Registration) -> None:
         """Take note that *rank* can serve."""
         engine = self.ranks[rank]
+        if engine.incarnation and engine.state is not EngineState.LOADING:
+            logger.info("Engine %d was lost before its last words of start-up were read", rank)
+            return
         engine.registration = registration
         engine.metrics = self._metrics.open_rank(rank, registration.max_model_len)
         engine.error = None

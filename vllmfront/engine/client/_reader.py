@@ -65,6 +65,7 @@ class OutputReader:
         self._ranks = membership.ranks
         self._lone = next(iter(membership.ranks.values())) if len(membership.ranks) == 1 else None
         self._membership = membership
+        self._pushing = False
         # Requests that their sinks completed since the last ABORT was sent.
         self._completed: dict[str, Child] = {}
 
@@ -76,18 +77,21 @@ class OutputReader:
                 await trio.lowlevel.checkpoint()
 
     def read_waiting(self) -> None:
-        """Read and push what has arrived, without giving others a turn in between."""
-        for _pause in self._round():
-            pass
+        """Read and push what has arrived, unless the task is at it just now."""
+        if not self._pushing:
+            for _pause in self._round():
+                pass
 
     def _round(self) -> Iterator[None]:
         """Read what is waiting and push it; yield where other tasks should get a turn."""
+        self._pushing = True
         batches = self._drain()
         if len(batches) == 1:
             yield from self._push_directly(*batches[0])
         elif batches:
             yield from self._push_merged(batches)
         self._abort_completed()
+        self._pushing = False
 
     def _drain(self) -> list[tuple[EngineRank, Batch, Frames]]:
         """Read what is waiting; utility answers and deaths are dealt with on the way."""
@@ -298,7 +302,7 @@ class OutputReader:
         internal_id = row_id(row)
         child = self._children.get(internal_id) if internal_id is not None else None
         logger.warning("Malformed output for request %s: %s", internal_id, error)
-        if child is None:
+        if child is None or not self._books.flush([child]):
             return
         self._books.abort([child])
         failure = EngineRequestFailed(f"The engine sent an unusable output: {error}")
@@ -306,11 +310,10 @@ class OutputReader:
 
     def _end_forgotten(self, finished: Sequence[str]) -> None:
         """End requests that the engine says it has freed, although no output said how."""
-        for internal_id in finished:
-            child = self._children.get(internal_id)
-            if child is not None:
-                error = EngineRequestFailed("The engine dropped the request without a word")
-                self._books.fail(child, TerminalCause.ENGINE_ERROR, error)
+        forgotten = [child for one in finished if (child := self._children.get(one)) is not None]
+        for child in self._books.flush(forgotten):
+            error = EngineRequestFailed("The engine dropped the request without a word")
+            self._books.fail(child, TerminalCause.ENGINE_ERROR, error)
 
 
 def _descriptor(message: Message) -> int:

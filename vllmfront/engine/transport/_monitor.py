@@ -36,6 +36,8 @@ class PeerMonitor:
 
     def __init__(self, receiver: MessageReceiver) -> None:
         self._receiver = receiver
+        self.connected = set[int]()
+        """Descriptors of the present connections, as far as events were taken."""
 
     async def wait_event(self) -> None:
         """Return once an event is waiting; a checkpoint in any case.
@@ -51,8 +53,12 @@ class PeerMonitor:
         if message is None:
             return None
         fields = parse_monitor_message([frame.bytes for frame in message])
-        left = fields["event"] == zmq.EVENT_DISCONNECTED
-        return PeerEvent(PeerChange.LEFT if left else PeerChange.CAME, int(fields["value"]))
+        descriptor = int(fields["value"])
+        if fields["event"] == zmq.EVENT_DISCONNECTED:
+            self.connected.discard(descriptor)
+            return PeerEvent(PeerChange.LEFT, descriptor)
+        self.connected.add(descriptor)
+        return PeerEvent(PeerChange.CAME, descriptor)
 
 
 @contextmanager

@@ -1,0 +1,142 @@
+"""What an engine may send that makes no sense, and what that costs."""
+
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from tests.engine._helpers import (
+    RecordingSink,
+    assert_idle,
+    ids,
+    open_engines,
+    request,
+    settle,
+)
+from vllmfront.engine import EngineState, FinishReason, TerminalCause
+from vllmfront.engine.wire import DEAD_FRAME, plain_row
+from vllmfront.errors import EngineRequestFailed
+
+MESSAGES: list[list[bytes]] = [
+    [b""],
+    [b"\xc1"],
+    [b"ENGINE_CORE_DEAF"],
+    [msgpack.packb(5)],
+    [msgpack.packb({"outputs": []})],
+    [msgpack.packb(["zero", []])],
+    [msgpack.packb([0, {}])],
+    [msgpack.packb([0, [], None, "now"])],
+    [msgpack.packb([0, [], None, 0.0, [1]])],
+    [msgpack.packb([0, [], None, 0.0, None, 7])],
+]
+ROWS: list[Any] = [
+    None,
+    [],
+    5,
+    {"request_id": "r"},
+    [7, [1]],
+    [["r"], [1]],
+    [None, [1]],
+]
+
+
+@pytest.mark.parametrize("frames", MESSAGES)
+async def test_a_malformed_message_costs_that_message(frames: list[bytes]) -> None:
+    async with open_engines() as (client, [engine]):
+        sink = RecordingSink()
+        async with client.submit(request(), [sink]) as stream:
+            add = await engine.receive_add()
+            engine.send_tokens(add.internal_id, [1])
+            engine.send_frames(frames)
+            engine.send_tokens(add.internal_id, [2], FinishReason.STOP)
+            await stream.wait_finished()
+
+        assert sink.tokens == [1, 2]
+        assert client.state is EngineState.READY
+        assert client.metrics.snapshot().malformed_messages == 1
+
+
+@pytest.mark.parametrize("row", ROWS)
+async def test_a_row_for_nobody_costs_that_row(row: Any) -> None:
+    async with open_engines() as (client, [engine]):
+        sink = RecordingSink()
+        async with client.submit(request(), [sink]) as stream:
+            add = await engine.receive_add()
+            engine.send_rows([plain_row(add.internal_id, [1]), row])
+            engine.send_rows([row, plain_row(add.internal_id, [2], FinishReason.STOP)])
+            await stream.wait_finished()
+
+        assert sink.tokens == [1, 2]
+        snapshot = client.metrics.snapshot()
+        assert snapshot.malformed_outputs + snapshot.unknown_outputs == 2
+
+
+@pytest.mark.parametrize("tail", [["x"], [None, None, None, "stop"], [None, None, 5]])
+async def test_a_malformed_row_costs_its_request(tail: list[Any]) -> None:
+    async with open_engines() as (client, [engine]):
+        other = RecordingSink()
+        async with client.submit(request("other"), [other]) as unharmed:
+            sink = RecordingSink()
+            with pytest.raises(EngineRequestFailed, match="unusable"):
+                async with client.submit(request("bad"), [sink]) as stream:
+                    good, bad = ids([await engine.receive_add() for _ in range(2)])
+                    engine.send_rows([plain_row(bad, [1]), plain_row(good, [1])])
+                    engine.send_rows([[bad, [2], *tail], plain_row(good, [2])])
+                    await stream.wait_finished()
+            assert (await engine.receive_abort()).request_ids == [bad]
+            engine.send_tokens(good, [3], FinishReason.STOP)
+            await unharmed.wait_finished()
+
+        assert sink.tokens == [1]
+        assert [type(error) for error in sink.errors] == [EngineRequestFailed]
+        assert other.tokens == [1, 2, 3]
+        assert stream.cause is TerminalCause.PROTOCOL_ERROR
+        assert await engine.hears_nothing_more()
+        assert_idle(client)
+
+
+async def test_a_request_that_the_engine_has_dropped_does_not_hang() -> None:
+    async with open_engines() as (client, [engine]):
+        with pytest.raises(EngineRequestFailed, match="dropped"):
+            async with client.submit(request(), [RecordingSink()]) as stream:
+                add = await engine.receive_add()
+                engine.send_rows([], finished_requests=[add.internal_id, "unknown"])
+                await stream.wait_finished()
+
+        assert_idle(client)
+
+
+async def test_finished_ids_say_nothing_new_about_finished_requests() -> None:
+    async with open_engines() as (client, [engine]):
+        async with client.submit(request(), [RecordingSink()]) as stream:
+            add = await engine.receive_add()
+            row = plain_row(add.internal_id, [1], FinishReason.STOP)
+            engine.send_rows([row], finished_requests=[add.internal_id])
+            await stream.wait_finished()
+
+        assert stream.cause is TerminalCause.STOP
+
+
+async def test_unknown_ranks_are_refused_where_there_are_several() -> None:
+    async with open_engines(2) as (client, [engine, _other]):
+        engine.rank = 9
+        engine.send_rows([])
+        await settle()
+
+        assert client.metrics.snapshot().malformed_messages == 1
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(frames=st.lists(st.binary(max_size=40), min_size=1, max_size=3))
+async def test_any_bytes_leave_the_client_working(frames: list[bytes]) -> None:
+    assume(frames[0] != DEAD_FRAME)
+    async with open_engines() as (client, [engine]):
+        async with client.submit(request()) as stream:
+            add = await engine.receive_add()
+            engine.send_frames(frames)
+            engine.send_tokens(add.internal_id, [2], FinishReason.STOP)
+            outputs = [output.new_token_ids async for output in stream]
+
+        assert outputs == [[2]]
