@@ -15,7 +15,7 @@ from vllmfront.api.http._deadlines import Deadline, Deadlines
 async def running() -> AsyncGenerator[Deadlines, None]:
     deadlines = Deadlines()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(deadlines.serve)
+        await nursery.start(deadlines.serve)
         yield deadlines
         nursery.cancel_scope.cancel()
 

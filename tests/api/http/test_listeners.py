@@ -23,17 +23,16 @@ from vllmfront.errors import ConfigurationError
 
 async def answers(listeners: list[Listener]) -> bool:
     """Tell whether each of *listeners* leads to a server."""
+    received = []
     async with trio.open_nursery() as nursery:
         await nursery.start(serve_http, listeners, echo, HttpConfig())
         for listener in listeners:
-            kind = listener.socket.family
-            with trio.socket.socket(kind, socket.SOCK_STREAM) as client:
+            with trio.socket.socket(listener.socket.family, socket.SOCK_STREAM) as client:
                 await client.connect(listener.socket.getsockname())
                 await client.send(b"GET / HTTP/1.1\r\n\r\n")
-                if b"200 OK" not in await client.recv(1000):
-                    return False
+                received.append(await client.recv(1000))
         nursery.cancel_scope.cancel()
-    return True
+    return all(b"200 OK" in answer for answer in received)
 
 
 def has_ipv6() -> bool:

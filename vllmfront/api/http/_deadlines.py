@@ -58,8 +58,9 @@ class Deadlines:
         if when < self._sleeps_until:
             self._sleeper.unpark_all()
 
-    async def serve(self) -> None:
+    async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Expire deadlines until cancelled."""
+        task_status.started()
         while True:
             self._expire(trio.current_time())
             self._sleeps_until = self._heap[0][0] if self._heap else math.inf

@@ -212,6 +212,6 @@ async def serve_http(
     state = ServerState(config=config, handler=handler)
     server = HttpServer(listeners, state, tls)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(state.deadlines.serve, name="http deadlines")
+        await nursery.start(state.deadlines.serve, name="http deadlines")
         nursery.start_soon(server.accept, nursery, name="http accept")
         task_status.started(server)
