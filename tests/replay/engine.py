@@ -100,8 +100,14 @@ class ReplayEngine:
         self._started = trio.Event()
         return self._performance
 
-    async def serve(self, handshake: str, was_read: WasRead) -> None:
-        """Join a frontend and answer it.
+    async def serve(
+        self,
+        handshake: str,
+        was_read: WasRead,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Join a frontend, and answer it until cancelled.
 
         Args:
             handshake: Where the frontend expects engines.
@@ -119,6 +125,7 @@ class ReplayEngine:
             stack.callback(outputs.close)
             requests.send(self._recording.registration)
             greeter.send(ready)
+            task_status.started()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._speak, outputs, was_read)
                 while True:

@@ -118,7 +118,7 @@ async def open_frontend(
         await nursery.start(api.run, trio.Event())
         assert client.handshake_address is not None
         was_read = functools.partial(_wait_until_read, client) if paced else _do_not_wait
-        nursery.start_soon(engine.serve, client.handshake_address, was_read)
+        await nursery.start(engine.serve, client.handshake_address, was_read)
         await client.wait_ready()
         yield Frontend(listeners[0].socket.getsockname()[1], engine, client)
         nursery.cancel_scope.cancel()
