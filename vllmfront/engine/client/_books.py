@@ -196,6 +196,11 @@ class Books:
             self.fail(child, TerminalCause.ENGINE_DIED, rank.death())
 
     def _record_choices(self, stream: RequestStream) -> None:
+        if len(stream.children) == 1:
+            [child] = stream.children
+            assert child.rank is not None
+            child.rank.metrics.record_choices(1, child.record.num_tokens)
+            return
         by_request: dict[str, list[Child]] = {}
         for child in stream.children:
             by_request.setdefault(child.public_id, []).append(child)
