@@ -11,9 +11,17 @@ import httpx
 import pytest
 import trio
 
-from tests.lifecycles.rig import Frontend, config, exists, serving, simulated_engine, wait_health
+from tests.lifecycles.rig import (
+    Frontend,
+    config,
+    exists,
+    serving,
+    simulated_engine,
+    wait_health,
+    wait_until,
+)
 from vllmfront.errors import ConfigurationError, StartupFailed
-from vllmfront.lifecycles import EngineConfig, ListenConfig, ModelConfig, ServerConfig
+from vllmfront.lifecycles import EngineConfig, ListenConfig, ModelConfig, ServerConfig, TlsConfig
 
 
 async def test_until_an_engine_comes_the_api_says_so() -> None:
@@ -147,3 +155,34 @@ async def test_an_address_that_is_taken_ends_the_start_up() -> None:
         assert isinstance(second.error, ConfigurationError)
         assert f"port {port}" in str(second.error)
         assert not first.ended.is_set()
+
+
+async def test_a_certificate_that_is_not_there_ends_the_start_up() -> None:
+    tls = TlsConfig(certfile="/does/not/exist")
+    async with serving(config(server=ServerConfig(tls=tls))) as frontend:
+        await frontend.ended.wait()
+
+    assert str(frontend.error) == "api failed"
+    assert "/does/not/exist" in str(frontend.error.__cause__ if frontend.error else None)
+
+
+async def test_requests_go_to_all_engines() -> None:
+    engine = EngineConfig(data_parallel_size_local=0, data_parallel_size=2)
+    async with serving(config(engine=engine)) as frontend, simulated_engine(frontend, ranks=2):
+        await frontend.generate(prompt=["a", "b", "c", "d"], max_tokens=2)
+        metrics = (await frontend.http.get("/metrics")).text
+
+    served = [line for line in metrics.splitlines() if "generation_tokens_total{" in line]
+    assert [line.rpartition(" ")[2] for line in served] == ["4.0", "4.0"]
+
+
+async def test_the_stats_line_is_logged(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_LOG_STATS_INTERVAL", "0.05")
+    with caplog.at_level("INFO", logger="vllmfront"):
+        async with serving(config()) as frontend, simulated_engine(frontend):
+            await frontend.generate(max_tokens=2)
+            await wait_until(lambda: "Avg prompt throughput" in caplog.text)
+
+    assert f"listening on {frontend.http.base_url}".rstrip("/") in caplog.text

@@ -24,6 +24,7 @@ from vllmfront.errors import ConfigurationError
 from vllmfront.lifecycles._config import ServeConfig, ServerConfig
 from vllmfront.lifecycles._facts import Facts
 from vllmfront.lifecycles._model import DrainingSlot
+from vllmfront.lifecycles._one_error import one_error
 from vllmfront.supervisor import Shutdown, wait_any
 
 FLUSH_BUDGET = 1.0
@@ -49,13 +50,14 @@ class ApiServer:
             ConfigurationError: Certificates are unusable.
         """
         http = http_config(self.config.server, os.environ)
-        async with self._open_handler() as (handler, routes), trio.open_nursery() as nursery:
-            nursery.start_soon(routes.serve_keep_alives, name="stream keep-alives")
-            server = await nursery.start(serve_http, self.listeners, handler, http)
-            task_status.started()
-            await stop.wait()
-            await self._drain(server)
-            nursery.cancel_scope.cancel(reason="drained")
+        with one_error():
+            async with self._open_handler() as (handler, routes), trio.open_nursery() as nursery:
+                nursery.start_soon(routes.serve_keep_alives, name="stream keep-alives")
+                server = await nursery.start(serve_http, self.listeners, handler, http)
+                task_status.started()
+                await stop.wait()
+                await self._drain(server)
+                nursery.cancel_scope.cancel(reason="drained")
 
     @asynccontextmanager
     async def _open_handler(self) -> AsyncGenerator[tuple[Handler, OpenAiRoutes]]:

@@ -11,6 +11,7 @@ from vllmfront.engine import EngineClient, EngineState
 from vllmfront.errors import EngineDied, StartupFailed, VllmFrontError
 from vllmfront.lifecycles._command import ENVIRONMENT, check_interpreter, engine_command
 from vllmfront.lifecycles._config import EngineConfig
+from vllmfront.lifecycles._one_error import one_error
 from vllmfront.supervisor import (
     ManagedProcess,
     ProcessSpec,
@@ -50,14 +51,11 @@ class ManagedEngine:
             EngineDied: It ended later, or the engine in it did.
         """
         task_status.started()
-        failure: VllmFrontError | None = None
-        async with trio.open_nursery() as nursery:
-            try:
-                await check_interpreter(self.config.python)
+        await check_interpreter(self.config.python)
+        with one_error():
+            async with trio.open_nursery() as nursery:
                 failure = await self._run_process(nursery, stop)
-            except VllmFrontError as exc:
-                failure = exc
-            nursery.cancel_scope.cancel(reason="the engine's process has ended")
+                nursery.cancel_scope.cancel(reason="the engine's process has ended")
         if failure is not None:
             raise failure
 

@@ -21,6 +21,7 @@ from vllmfront.chat import (
 from vllmfront.engine import EngineClient, EngineState, GuardLimits
 from vllmfront.errors import ConfigurationError, EngineUnavailable
 from vllmfront.lifecycles._config import ChatConfig, ServeConfig
+from vllmfront.lifecycles._one_error import one_error
 from vllmfront.models import ModelDescription, load_model_description, read_text, resolve_model
 from vllmfront.supervisor import wait_any
 from vllmfront.text import SamplingLimits, load_tokenizer
@@ -68,19 +69,13 @@ class ModelLoader:
             ConfigurationError: The files are missing, unusable, or not for this deployment.
         """
         task_status.started()
-        failure: ConfigurationError | None = None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_cancel_when, stop, nursery.cancel_scope)
-            try:
+        with one_error():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_cancel_when, stop, nursery.cancel_scope)
                 self.slot.put(await load_service(self.config, self.client))
-            except ConfigurationError as exc:
-                failure = exc
-            else:
                 self.on_loaded()
                 await wait_any(self.client.wait_dead, self._announce)
-            nursery.cancel_scope.cancel(reason="the model is loaded")
-        if failure is not None:
-            raise failure
+                nursery.cancel_scope.cancel(reason="the model is loaded")
 
     async def _announce(self) -> None:
         await self.client.wait_state(lambda state: state is EngineState.READY)

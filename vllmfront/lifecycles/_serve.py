@@ -24,11 +24,11 @@ from vllmfront.api.http import ListenConfig as HttpListenConfig
 from vllmfront.api.http import Listener, open_listeners
 from vllmfront.engine import EngineClient, EngineClientConfig, open_engine_client
 from vllmfront.engine.transport import remove_stale_sockets
-from vllmfront.errors import StartupFailed, VllmFrontError
 from vllmfront.lifecycles._api import FLUSH_BUDGET, ApiServer
 from vllmfront.lifecycles._config import ListenConfig, ServeConfig
 from vllmfront.lifecycles._engine import STOP_BUDGET, ManagedEngine
 from vllmfront.lifecycles._model import DrainingSlot, ModelLoader
+from vllmfront.lifecycles._one_error import one_error
 from vllmfront.lifecycles._stats import StatsLog, stats_interval
 from vllmfront.supervisor import (
     ChildSpec,
@@ -56,7 +56,7 @@ class Serving:
     handshake_address: str | None
 
 
-async def serve(
+async def serve(  # noqa: ASYNC128 (the child that listens calls it)
     config: ServeConfig,
     *,
     on_loaded: Callable[[], None] = lambda: None,
@@ -77,7 +77,7 @@ async def serve(
         budget=config.server.shutdown_timeout, margin=FLUSH_BUDGET + STOP_BUDGET + _REAP_BUDGET
     )
     await trio.to_thread.run_sync(remove_stale_sockets)
-    with _one_error():
+    with one_error():
         async with (
             _open_signals(shutdown),
             open_listeners(_listen_config(config.listen)) as ears,
@@ -174,17 +174,26 @@ def _client_config(
 def _announce(config: ServeConfig, listeners: list[Listener], client: EngineClient) -> None:
     scheme = "http" if config.server.tls.certfile is None else "https"
     for listener in listeners:
-        _LOGGER.info("listening on %s, %s", listener.name, scheme)
-    if not config.engine.managed:
-        _LOGGER.info(
-            "waiting for %d engine(s) at %s",
-            config.engine.data_parallel_size,
-            client.handshake_address,
+        _LOGGER.info("listening on %s", _url(scheme, listener))
+    if config.engine.managed:
+        return
+    _LOGGER.info(
+        "waiting for %d engine(s) at %s",
+        config.engine.data_parallel_size,
+        client.handshake_address,
+    )
+    if config.engine.arguments:
+        _LOGGER.warning(
+            "no engine is started here, so nobody reads: %s", " ".join(config.engine.arguments)
         )
-        if config.engine.arguments:
-            _LOGGER.warning(
-                "no engine is started here, so nobody reads: %s", " ".join(config.engine.arguments)
-            )
+
+
+def _url(scheme: str, listener: Listener) -> str:
+    name = listener.socket.getsockname()
+    if not isinstance(name, tuple):
+        return listener.name
+    host = f"[{name[0]}]" if ":" in name[0] else name[0]
+    return f"{scheme}://{host}:{name[1]}"
 
 
 @asynccontextmanager
@@ -218,31 +227,3 @@ def _timer(seconds: float) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-
-
-@contextmanager
-def _one_error() -> Iterator[None]:
-    """Turn a group of errors raised on purpose into one of them; bugs pass unchanged.
-
-    Each nursery on the way has added a layer around what is one error, as a rule.
-    """
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        on_purpose, others = group.split(VllmFrontError)
-        if on_purpose is None or others is not None:
-            raise
-        errors = _leaves(on_purpose)
-        if len(errors) > 1:
-            raise StartupFailed("; ".join(map(str, errors))) from group
-        (error,) = errors
-    else:
-        return
-    raise error
-
-
-def _leaves(group: BaseExceptionGroup[VllmFrontError]) -> list[VllmFrontError]:
-    found: list[VllmFrontError] = []
-    for error in group.exceptions:
-        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
-    return found
