@@ -114,6 +114,9 @@ class RequestParser:
                 raise Http2Preface(400, "HTTP/2 is not spoken here")
             if len(buffer) >= limit:
                 raise self._too_long(bytes(buffer))
+            line_end = buffer.find(b"\n")
+            if line_end >= 0 and buffer[line_end - 1 : line_end] != b"\r":
+                raise malformed("the request line ends without a carriage return")
             self._searched = max(0, len(buffer) - 3)
             return False
         self._searched = 0
@@ -133,6 +136,8 @@ class RequestParser:
         if len(parts) != 3:  # noqa: PLR2004  # method, target, version
             raise malformed("the request line has not three parts")
         method, target, version = parts
+        if not method.isalpha() and _TOKEN.fullmatch(method) is None:
+            raise malformed("the method is malformed")
         if version not in (b"HTTP/1.1", b"HTTP/1.0"):
             if head.startswith(_PREFACE):
                 raise Http2Preface(400, "HTTP/2 is not spoken here")
@@ -263,10 +268,8 @@ def _parse_with_httptools(head: bytes, method: bytes) -> _Head:
         httptools.HttpRequestParser(parsed).feed_data(head)
     except httptools.HttpParserUpgrade:
         pass  # CONNECT, or an Upgrade header that we ignore; the head has been read
-    except httptools.HttpParserInvalidMethodError as error:
+    except httptools.HttpParserInvalidMethodError:
         # Unknown to llhttp, which has a list. A token is a method all the same.
-        if _TOKEN.fullmatch(method) is None:
-            raise malformed("the method is malformed") from error
         return _parse_with_httptools(b"GET" + head[len(method) :], b"GET")
     except httptools.HttpParserError as error:
         raise malformed(str(error)) from error
