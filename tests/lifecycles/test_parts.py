@@ -10,8 +10,8 @@ from vllmfront.errors import ConfigurationError
 from vllmfront.lifecycles import EngineConfig, ServerConfig, TlsConfig
 from vllmfront.lifecycles._api import http_config
 from vllmfront.lifecycles._command import engine_command
+from vllmfront.lifecycles._environment import positive_number, switch, whole_number
 from vllmfront.lifecycles._model import DrainingSlot, _operators_template
-from vllmfront.lifecycles._stats import DEFAULT_INTERVAL, stats_interval
 
 
 def test_the_engines_command_is_that_of_the_reference() -> None:
@@ -52,12 +52,18 @@ def test_a_body_limit_that_is_no_number_is_refused(text: str) -> None:
         http_config(ServerConfig(), {"VLLM_HTTP_MAX_REQUEST_BODY_SIZE": text})
 
 
-def test_the_interval_of_the_stats_line_comes_from_the_environment() -> None:
-    assert stats_interval({}) == stats_interval({"VLLM_LOG_STATS_INTERVAL": ""}) == DEFAULT_INTERVAL
-    assert stats_interval({"VLLM_LOG_STATS_INTERVAL": "2.5"}) == 2.5
-    for text in ("0", "-1", "inf", "nan", "x"):
-        with pytest.raises(ConfigurationError, match="VLLM_LOG_STATS_INTERVAL"):
-            stats_interval({"VLLM_LOG_STATS_INTERVAL": text})
+@pytest.mark.parametrize("text", ["0", "-1", "inf", "nan", "x"])
+def test_a_number_that_is_not_positive_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="VARIABLE must be a positive number"):
+        positive_number({"VARIABLE": text}, "VARIABLE", 1.0)
+
+
+def test_an_empty_variable_is_unset() -> None:
+    assert positive_number({"VARIABLE": ""}, "VARIABLE", 7.5) == 7.5
+    assert positive_number({"VARIABLE": "2.5"}, "VARIABLE", 7.5) == 2.5
+    assert whole_number({"VARIABLE": ""}, "VARIABLE", 7) == 7
+    assert not switch({}, "VARIABLE")
+    assert switch({"VARIABLE": "True"}, "VARIABLE")
 
 
 def test_an_operators_template_is_a_file_or_a_template(tmp_path: Path) -> None:

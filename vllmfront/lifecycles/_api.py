@@ -1,7 +1,7 @@
 """The HTTP side: up from the first moment, honest about the rest, and the last to say goodbye."""
 
 import os
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import attrs
@@ -20,8 +20,8 @@ from vllmfront.api.metrics import HttpMetrics
 from vllmfront.api.openai import OpenAiRoutes
 from vllmfront.api.routes import open_operator_router
 from vllmfront.engine import EngineClient, TerminalCause
-from vllmfront.errors import ConfigurationError
 from vllmfront.lifecycles._config import ServeConfig, ServerConfig
+from vllmfront.lifecycles._environment import whole_number
 from vllmfront.lifecycles._facts import Facts
 from vllmfront.lifecycles._model import DrainingSlot
 from vllmfront.lifecycles._one_error import one_error
@@ -101,7 +101,7 @@ class ApiServer:
         server.abort_connections()
 
 
-def http_config(server: ServerConfig, environ: "os._Environ[str] | dict[str, str]") -> HttpConfig:
+def http_config(server: ServerConfig, environ: Mapping[str, str]) -> HttpConfig:
     """Make the HTTP server's configuration.
 
     Raises:
@@ -119,11 +119,5 @@ def http_config(server: ServerConfig, environ: "os._Environ[str] | dict[str, str
     config = HttpConfig(
         keep_alive_timeout=server.keep_alive_timeout, send_timeout=server.send_timeout, tls=tls
     )
-    limit = environ.get("VLLM_HTTP_MAX_REQUEST_BODY_SIZE")
-    if not limit:
-        return config
-    if not limit.isascii() or not limit.isdecimal():
-        raise ConfigurationError(
-            f"VLLM_HTTP_MAX_REQUEST_BODY_SIZE must be a number of bytes, not {limit!r}"
-        )
-    return attrs.evolve(config, max_body_bytes=int(limit))
+    limit = whole_number(environ, "VLLM_HTTP_MAX_REQUEST_BODY_SIZE", config.max_body_bytes)
+    return attrs.evolve(config, max_body_bytes=limit)

@@ -27,9 +27,10 @@ from vllmfront.engine.transport import remove_stale_sockets
 from vllmfront.lifecycles._api import FLUSH_BUDGET, ApiServer
 from vllmfront.lifecycles._config import ListenConfig, ServeConfig
 from vllmfront.lifecycles._engine import STOP_BUDGET, ManagedEngine
+from vllmfront.lifecycles._environment import positive_number, switch
 from vllmfront.lifecycles._model import DrainingSlot, ModelLoader
 from vllmfront.lifecycles._one_error import one_error
-from vllmfront.lifecycles._stats import StatsLog, stats_interval
+from vllmfront.lifecycles._stats import DEFAULT_INTERVAL, StatsLog
 from vllmfront.supervisor import (
     ChildSpec,
     Restart,
@@ -140,7 +141,10 @@ def _children(
         spec = ChildSpec(name="engine", run=engine.run, stop_budget=STOP_BUDGET + _REAP_BUDGET)
         children.insert(0, spec)
     if config.server.log_stats:
-        stats = StatsLog(client=client, interval=stats_interval())
+        stats = StatsLog(
+            client=client,
+            interval=positive_number(os.environ, "VLLM_LOG_STATS_INTERVAL", DEFAULT_INTERVAL),
+        )
         children.append(ChildSpec(name="stats", run=stats.run, restart=Restart.TRANSIENT))
     return children
 
@@ -155,7 +159,6 @@ def _client_config(
     config: ServeConfig, environ: Mapping[str, str] = os.environ
 ) -> EngineClientConfig:
     engine = config.engine
-    keep_ids = environ.get("VLLM_DISABLE_REQUEST_ID_RANDOMIZATION", "").lower() in {"1", "true"}
     return EngineClientConfig(
         engine_count=engine.data_parallel_size,
         handshake_host=engine.host,
@@ -163,7 +166,7 @@ def _client_config(
         all_local=engine.managed
         and engine.data_parallel_size_local in {None, engine.data_parallel_size},
         ready_timeout=engine.ready_timeout,
-        randomize_ids=not keep_ids,
+        randomize_ids=not switch(environ, "VLLM_DISABLE_REQUEST_ID_RANDOMIZATION"),
         count_metrics=config.server.log_stats,
         histogram_bounds={
             family: tuple(bounds) for family, bounds in config.server.histogram_buckets.items()

@@ -1,0 +1,42 @@
+"""Settings that come from environment variables alone."""
+
+from collections.abc import Mapping
+
+from vllmfront.errors import ConfigurationError
+
+
+def whole_number(environ: Mapping[str, str], name: str, default: int, *, low: int = 0) -> int:
+    """Read a number of at least *low*; an empty variable counts as unset.
+
+    Raises:
+        ConfigurationError: The value is something else.
+    """
+    text = environ.get(name)
+    if not text:
+        return default
+    if not text.isascii() or not text.isdecimal() or int(text) < low:
+        raise ConfigurationError(f"{name} must be a whole number of at least {low}, not {text!r}")
+    return int(text)
+
+
+def positive_number(environ: Mapping[str, str], name: str, default: float) -> float:
+    """Read a positive, finite number; an empty variable counts as unset.
+
+    Raises:
+        ConfigurationError: The value is something else.
+    """
+    text = environ.get(name)
+    if not text:
+        return default
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0.0 < number < float("inf"):
+        raise ConfigurationError(f"{name} must be a positive number, not {text!r}")
+    return number
+
+
+def switch(environ: Mapping[str, str], name: str) -> bool:
+    """Read whether a switch is on: ``1`` or ``true``."""
+    return environ.get(name, "").lower() in {"1", "true"}
