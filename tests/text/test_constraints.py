@@ -185,16 +185,3 @@ def test_one_constraint_of_either_kind() -> None:
     with pytest.raises(RequestRejected, match="only use one kind"):
         resolve(response_format={"type": "json_object"}, structured_outputs=regex)
     assert resolve() is None
-
-
-def test_choices_become_a_grammar_for_engines_that_want_one() -> None:
-    limits = SamplingLimits(choice_as_grammar=True)
-    wanted: dict[str, Any] = {"choice": ["yes", 'a "no"\n', "€"]}
-
-    assert resolve(limits, structured_outputs=wanted) == StructuredOutputs(
-        grammar='root ::= "yes" | "a \\"no\\"\\n" | "€"'
-    )
-    guidance = SamplingLimits(choice_as_grammar=True, structured_backend="guidance")
-    resolved = resolve(guidance, structured_outputs=wanted)
-    assert resolved is not None
-    assert resolved.choice == wanted["choice"]

@@ -4,7 +4,6 @@ Only cheap checks are made here, but all of them before the engine sees anything
 constraint, of the right type, not empty, JSON where JSON is meant.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,14 +49,7 @@ def resolve_constraints(
         fields = _from_structured_outputs(wanted)
     if not fields:
         return None
-    if limits.choice_as_grammar and limits.structured_backend == "xgrammar" and "choice" in fields:
-        fields["grammar"] = choice_grammar(fields.pop("choice"))
     return StructuredOutputs(backend=limits.structured_backend, **fields)
-
-
-def choice_grammar(choices: list[str]) -> str:
-    """Return an EBNF grammar that has *choices* as its only sentences."""
-    return "root ::= " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
 
 
 def _from_structured_outputs(wanted: Any) -> dict[str, Any]:

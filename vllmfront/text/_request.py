@@ -107,8 +107,6 @@ class SamplingLimits:
     max_bad_word_tokens: int = 1024
     max_choices: int = 16384
     structured_backend: str = "xgrammar"
-    choice_as_grammar: bool = False
-    """Whether ``choice`` has to be sent as a grammar: engines before 0.33 with xgrammar."""
 
     @classmethod
     def from_environment(
