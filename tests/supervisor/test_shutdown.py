@@ -40,6 +40,7 @@ async def test_a_second_request_moves_them_to_the_present(autojump_clock: MockCl
 async def test_a_hard_stop_implies_the_soft_one(autojump_clock: MockClock) -> None:
     shutdown = Shutdown(budget=10.0, margin=5.0)
     shutdown.hurry("now")
+    await shutdown.hurried.wait()
 
     assert shutdown.requested.is_set()
     assert shutdown.reason == "now"

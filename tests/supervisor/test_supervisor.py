@@ -238,18 +238,12 @@ async def test_a_second_request_cuts_the_stop_short(autojump_clock: MockClock) -
     shutdown = Shutdown(budget=40.0, margin=20.0)
     begun = trio.current_time()
     async with trio.open_nursery() as nursery:
-        await nursery.start(_supervise, tree, shutdown)
+        await nursery.start(tree.supervise, shutdown)
         shutdown.request("first")
         await trio.sleep(2.0)
         shutdown.request("second")
 
     assert stage.log[-1] == (begun + 5.0, "one cancelled")
-
-
-async def _supervise(
-    tree: Supervisor, shutdown: Shutdown, *, task_status: trio.TaskStatus[None]
-) -> None:
-    await tree.supervise(shutdown, task_status=task_status)
 
 
 async def test_a_hard_cancel_keeps_the_order(autojump_clock: MockClock) -> None:
