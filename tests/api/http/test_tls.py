@@ -189,6 +189,29 @@ async def test_goodbyes_are_said(papers: Papers) -> None:
         await rig.server.wait_drained()
 
 
+async def test_a_last_word_at_the_shutdown_is_followed_by_a_goodbye(papers: Papers) -> None:
+    async def handler(_request: HttpRequest, response: ResponseWriter) -> None:
+        response.start(200, [])
+        response.write(b"begun")
+        try:
+            await trio.sleep_forever()
+        finally:
+            response.finish(b"cut short")
+
+    async with open_rig(handler, HttpConfig(tls=papers.issue())) as rig:
+        stream = await connect(rig, papers.client_context())
+        idle = await connect(rig, papers.client_context())
+        await idle.do_handshake()
+        await stream.send_all(b"GET / HTTP/1.1\r\n\r\n")
+        received = await stream.receive_some()
+        rig.server.abort_connections()
+        while piece := await stream.receive_some():
+            received += piece
+
+        assert received.endswith(b"cut short\r\n0\r\n\r\n")
+        assert await idle.receive_some() == b""
+
+
 async def test_a_clients_goodbye_counts_as_leaving(papers: Papers) -> None:
     causes: list[str | None] = []
 

@@ -67,7 +67,7 @@ class AsgiResponse:
         self.start(status, lines)
         self._put_body(body, more=False)
 
-    def start(self, status: int, headers: Headers) -> None:
+    def start(self, status: int, headers: Headers, *, hold: bool = False) -> None:  # noqa: ARG002
         if self.started:
             raise RuntimeError("the response has been started already")
         self.started = True
@@ -75,6 +75,9 @@ class AsgiResponse:
         self.head_time = time.perf_counter()
         lines = [*headers, *self._extra_headers]
         self._put({"type": "http.response.start", "status": status, "headers": lines})
+
+    def flush(self) -> None:
+        """Do nothing: the server that calls us decides what goes out together."""
 
     def write(self, data: bytes) -> None:
         if not self.started:

@@ -100,7 +100,10 @@ class Connection:
                 async with trio.open_nursery() as nursery:
                     self._nursery = nursery
                     nursery.start_soon(self._intake.read, name="http reader")
-                    await self._serve_requests()
+                    try:
+                        await self._serve_requests()
+                    finally:
+                        self._say_goodbye()
                     nursery.cancel_scope.cancel(reason="connection served")
         except Exception:
             logger.exception("An HTTP connection failed")
@@ -268,11 +271,15 @@ class Connection:
         head = self._state.heads.general("1.1", rejection.status, headers)
         self._outlet.write_nowait(head + rejection.body)
 
+    def _say_goodbye(self) -> None:
+        """Tell a TLS client that it has everything, once, unless it has not."""
+        if self._tls is not None and not self._abandoned:
+            self._outlet.send_raw_nowait(self._tls.close_notify())
+
     async def _hang_up(self) -> None:
         """Close so that what was sent arrives: a close with unread input would reset it."""
         unread = self._rejection is not None or self._intake.has_more
-        if self._tls is not None and self._tls.established:
-            self._outlet.send_raw_nowait(self._tls.close_notify())
+        self._say_goodbye()
         await self._outlet.wait_drained()
         if not unread or self._intake.ended or self._outlet.broken:
             return

@@ -103,8 +103,15 @@ class ResponseWriter(Protocol):
     ) -> None:
         """Send a whole response with a Content-Length."""
 
-    def start(self, status: int, headers: Headers) -> None:
-        """Begin a streamed response: chunked for HTTP/1.1, close-delimited for 1.0."""
+    def start(self, status: int, headers: Headers, *, hold: bool = False) -> None:
+        """Begin a streamed response: chunked for HTTP/1.1, close-delimited for 1.0.
+
+        With *hold* the head may wait for the first piece, to go out in one send with it, or for
+        ``flush``, whichever comes first.
+        """
+
+    def flush(self) -> None:
+        """Send a head that is still held."""
 
     def write(self, data: bytes) -> None:
         """Send one piece of a streamed body, framed as a chunk of its own."""

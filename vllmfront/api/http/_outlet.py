@@ -78,7 +78,7 @@ class Outlet:
 
     def send_raw_nowait(self, data: bytes) -> None:
         """As ``write_nowait``, for bytes that are already what goes on the wire."""
-        if self.broken:
+        if self.broken or not data:
             return
         if self.unsent:
             self._tail.append(data)

@@ -23,6 +23,7 @@ class Response:
         "_detached",
         "_extra_headers",
         "_head_only",
+        "_held_head",
         "_length_left",
         "_on_overflow",
         "_outlet",
@@ -53,6 +54,9 @@ class Response:
         self._chunked = False
         self._detached = False
         self._length_left: int | None = None
+        self._held_head = b""
+        """Goes out with the next bytes."""
+
         self._extra_headers: list[tuple[bytes, bytes]] = []
         self.reuse = reuse
         """Whether the connection may carry another request after this response."""
@@ -105,7 +109,7 @@ class Response:
         self._end()
         self._outlet.write_nowait(head if self._head_only or has_no_body(status) else head + body)
 
-    def start(self, status: int, headers: Headers) -> None:
+    def start(self, status: int, headers: Headers, *, hold: bool = False) -> None:
         if self._detached:
             return
         self._check_fresh()
@@ -117,7 +121,15 @@ class Response:
             self._choose_framing(lines)
         head = self._general_head(status, lines)
         self._begin(status)
-        self._outlet.write_nowait(head)
+        if hold:
+            self._held_head = head
+        else:
+            self._outlet.write_nowait(head)
+
+    def flush(self) -> None:
+        held, self._held_head = self._held_head, b""
+        if held and not self.finished:
+            self._outlet.write_nowait(held)
 
     def _check_fresh(self) -> None:
         if self.started:
@@ -158,6 +170,9 @@ class Response:
             self._length_left -= len(data)
             if self._length_left < 0:
                 raise RuntimeError("the body is longer than its Content-Length")
+        if self._held_head:
+            data = self._held_head + data
+            self._held_head = b""
         self._outlet.write_nowait(data)
         if self._outlet.unsent > self._state.config.max_unsent_bytes:
             self._on_overflow()
@@ -178,9 +193,10 @@ class Response:
             if last:
                 last = b"%X\r\n%b\r\n" % (len(last), last)
             self._end()
-            self._outlet.write_nowait(last + _LAST_CHUNK)
+            self._outlet.write_nowait(self._held_head + last + _LAST_CHUNK)
             return
         self.write(last)
+        self.flush()
         if self._length_left and not self._head_only:
             raise RuntimeError("the body is shorter than its Content-Length")
         self._end()

@@ -83,6 +83,7 @@ class TlsSession:
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._parted = False
         self.established = False
         self.failed = False
         """The peer broke the protocol; only ``take_outgoing`` makes sense, for the alert."""
@@ -125,7 +126,10 @@ class TlsSession:
         return self._outgoing.read()
 
     def close_notify(self) -> bytes:
-        """Return the goodbye; the peer's own is not waited for."""
+        """Return the goodbye, once and if there is anybody; the peer's own is not waited for."""
+        if not self.established or self._parted:
+            return b""
+        self._parted = True
         with contextlib.suppress(ssl.SSLError):
             self._object.unwrap()
         return self._outgoing.read()
