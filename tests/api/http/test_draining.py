@@ -116,6 +116,20 @@ async def test_aborting_tells_handlers_and_lets_them_say_a_last_word() -> None:
         assert rig.server.statistics().ended == {SHUTDOWN: 1}
 
 
+async def test_draining_may_begin_before_anything_was_accepted() -> None:
+    async with (
+        open_listeners(ListenConfig(port=0)) as listeners,
+        trio.open_nursery() as nursery,
+    ):
+        server = await nursery.start(serve_http, listeners, echo, HttpConfig())
+        server.begin_drain()
+        server.begin_drain()
+        await trio.testing.wait_all_tasks_blocked()
+
+        assert not server.statistics().accepting
+        nursery.cancel_scope.cancel()
+
+
 async def test_listeners_outlive_a_cancelled_server() -> None:
     async with open_listeners(ListenConfig(port=0)) as listeners:
         address = listeners[0].socket.getsockname()

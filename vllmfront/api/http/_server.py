@@ -186,6 +186,8 @@ class HttpServer:
 
     async def accept(self, nursery: trio.Nursery) -> None:
         """Accept until draining; connections run in *nursery*."""
+        if self._accept_scope.cancel_called:
+            return  # the listeners are closed already
         with self._accept_scope:
             async with trio.open_nursery() as accepting:
                 for listener in self._listeners:
