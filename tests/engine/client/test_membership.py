@@ -451,3 +451,19 @@ async def test_cancelling_a_client_in_each_phase_leaves_nothing(
                     nursery.cancel_scope.cancel()
                     await trio.lowlevel.checkpoint()
         assert_idle(client)
+
+
+async def test_what_was_sent_before_the_last_words_is_pushed_first() -> None:
+    async with open_engines() as (client, [engine]):
+        sink = RecordingSink()
+        async with client.submit(request(), [sink]) as stream:
+            add = await engine.receive_add()
+            engine.send_tokens(add.internal_id, [1])
+            engine.send_tokens(add.internal_id, [2], FinishReason.STOP)
+            engine.report_death()
+            time.sleep(0.05)  # noqa: ASYNC251 (all of it must be there before the reader runs)
+            await stream.wait_finished()
+        await client.wait_dead()
+
+        assert sink.tokens == [1, 2]
+        assert stream.cause is TerminalCause.STOP

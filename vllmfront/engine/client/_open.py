@@ -1,7 +1,8 @@
 """Opening a client: its sockets, its tasks, and their end."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
+from functools import partial
 from ipaddress import ip_address
 
 import attrs
@@ -12,6 +13,7 @@ from vllmfront.engine.client._client import EngineClient
 from vllmfront.engine.client._config import EngineClientConfig
 from vllmfront.engine.client._connections import OutputConnections
 from vllmfront.engine.client._ids import IdSource
+from vllmfront.engine.client._inbox import OutputInbox
 from vllmfront.engine.client._link import EngineLink
 from vllmfront.engine.client._membership import Membership
 from vllmfront.engine.client._reader import OutputReader
@@ -96,58 +98,70 @@ async def open_engine_client(
         )
     with ExitStack() as stack:
         sockets = _open_sockets(stack, config, bind_host)
-        roster = Roster(config.ranks, owns_handshake=sockets.handshake is not None)
-        membership = Membership(config.ranks, metrics, sockets.inputs)
-        calls = UtilityCalls(membership)
-        books = Books(membership, metrics, IdSource(randomize=config.randomize_ids))
-        connections = OutputConnections(sockets.output_monitor, membership)
-        reader = OutputReader(
-            sockets.outputs,
-            books=books,
-            calls=calls,
-            membership=membership,
-            connections=connections,
-        )
-        link = EngineLink(
-            sockets.inputs,
-            sockets.input_monitor,
-            roster=roster,
-            membership=membership,
-            reader=reader,
-        )
-        client = EngineClient(
-            books=books,
-            calls=calls,
-            membership=membership,
-            metrics=metrics,
-            limits=config.limits,
-            handshake_address=sockets.handshake_address(),
-            socket_files=sockets.files(),
-        )
+        parts = _assemble(config, metrics, sockets)
         async with trio.open_nursery() as nursery:
             # They need not run before the block does: messages wait in their sockets.
-            _start_tasks(nursery, reader, link, connections)
-            if sockets.handshake is not None:
-                nursery.start_soon(
-                    serve_handshake, sockets.handshake, roster, sockets.addresses(), membership
-                )
-            nursery.start_soon(_watch_start_up, roster, config.ready_timeout, membership)
+            for serve in parts.tasks:
+                nursery.start_soon(serve)
             try:
-                yield client
+                yield parts.client
             finally:
-                books.fail_all(
-                    EngineUnavailable("The engine client was closed"), TerminalCause.SHUTDOWN
-                )
+                closed = EngineUnavailable("The engine client was closed")
+                parts.books.fail_all(closed, TerminalCause.SHUTDOWN)
                 nursery.cancel_scope.cancel(reason="the engine client was closed")
 
 
-def _start_tasks(
-    nursery: trio.Nursery, reader: OutputReader, link: EngineLink, connections: OutputConnections
-) -> None:
-    nursery.start_soon(reader.serve)
-    nursery.start_soon(connections.serve)
-    nursery.start_soon(link.serve_registrations)
-    nursery.start_soon(link.serve_departures)
+@attrs.frozen(kw_only=True)
+class _Parts:
+    client: EngineClient
+    books: Books
+    tasks: Sequence[Callable[[], Awaitable[None]]]
+    """They run as long as the client is open."""
+
+
+def _assemble(config: EngineClientConfig, metrics: EngineMetrics, sockets: _Sockets) -> _Parts:
+    """Connect the parts of a client; nothing runs yet."""
+    roster = Roster(config.ranks, owns_handshake=sockets.handshake is not None)
+    membership = Membership(config.ranks, metrics, sockets.inputs)
+    calls = UtilityCalls(membership)
+    books = Books(membership, metrics, IdSource(randomize=config.randomize_ids))
+    connections = OutputConnections(sockets.output_monitor, membership)
+    inbox = OutputInbox(
+        sockets.outputs,
+        metrics=metrics,
+        calls=calls,
+        membership=membership,
+        connections=connections,
+    )
+    reader = OutputReader(inbox, books, membership)
+    link = EngineLink(
+        sockets.inputs,
+        sockets.input_monitor,
+        roster=roster,
+        membership=membership,
+        reader=reader,
+    )
+    client = EngineClient(
+        books=books,
+        calls=calls,
+        membership=membership,
+        metrics=metrics,
+        limits=config.limits,
+        handshake_address=sockets.handshake_address(),
+        socket_files=sockets.files(),
+    )
+    tasks: list[Callable[[], Awaitable[None]]] = [
+        reader.serve,
+        connections.serve,
+        link.serve_registrations,
+        link.serve_departures,
+        partial(_watch_start_up, roster, config.ready_timeout, membership),
+    ]
+    if sockets.handshake is not None:
+        tasks.append(
+            partial(serve_handshake, sockets.handshake, roster, sockets.addresses(), membership)
+        )
+    return _Parts(client=client, books=books, tasks=tasks)
 
 
 def _open_sockets(stack: ExitStack, config: EngineClientConfig, bind_host: str) -> _Sockets:

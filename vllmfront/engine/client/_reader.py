@@ -11,22 +11,17 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import trio
-import zmq
 
 from vllmfront.engine._output import FinishReason
 from vllmfront.engine.client._books import Books
 from vllmfront.engine.client._child import Child
-from vllmfront.engine.client._connections import OutputConnections
 from vllmfront.engine.client._failures import failure_of
+from vllmfront.engine.client._inbox import Arrival, Frames, OutputInbox
 from vllmfront.engine.client._membership import Membership
 from vllmfront.engine.client._rank import EngineRank
-from vllmfront.engine.client._utility import UtilityCalls
 from vllmfront.engine.metrics import TerminalCause
-from vllmfront.engine.transport import Message, MessageReceiver
 from vllmfront.engine.wire import (
     Batch,
-    EngineDead,
-    decode_batch,
     decode_output,
     is_plain,
     row_id,
@@ -38,32 +33,14 @@ logger = logging.getLogger(__name__)
 MAX_PUSHES = 256
 """Pushes before other tasks get their turn; so many take one to three milliseconds."""
 
-MAX_READ_SECONDS = 0.002
-"""Time spent reading messages before what they hold is pushed. Reading an output takes half a
-microsecond and merging saves a push of ten, so under load it pays to read on."""
-
-Frames = list[bytes]
-
 
 class OutputReader:
     """Reads outputs and pushes them; ``serve`` is its task."""
 
-    def __init__(
-        self,
-        receiver: MessageReceiver,
-        *,
-        books: Books,
-        calls: UtilityCalls,
-        membership: Membership,
-        connections: OutputConnections,
-    ) -> None:
-        self._receiver = receiver
-        self._connections = connections
+    def __init__(self, inbox: OutputInbox, books: Books, membership: Membership) -> None:
+        self._inbox = inbox
         self._books = books
         self._children = books.children
-        self._calls = calls
-        self._ranks = membership.ranks
-        self._lone = next(iter(membership.ranks.values())) if len(membership.ranks) == 1 else None
         self._membership = membership
         self._pushing = False
         # Requests that their sinks completed since the last ABORT was sent.
@@ -72,7 +49,7 @@ class OutputReader:
     async def serve(self) -> None:
         """Read until cancelled. Nothing that an engine sends ends this task."""
         while True:
-            await self._receiver.wait_message()
+            await self._inbox.wait()
             for _pause in self._round():
                 await trio.lowlevel.checkpoint()
 
@@ -85,75 +62,16 @@ class OutputReader:
     def _round(self) -> Iterator[None]:
         """Read what is waiting and push it; yield where other tasks should get a turn."""
         self._pushing = True
-        batches = self._drain()
-        if len(batches) == 1:
-            yield from self._push_directly(*batches[0])
-        elif batches:
-            yield from self._push_merged(batches)
+        arrivals = self._inbox.drain()
+        if len(arrivals) == 1:
+            yield from self._push_directly(*arrivals[0])
+        elif arrivals:
+            yield from self._push_merged(arrivals)
         self._abort_completed()
         self._pushing = False
-
-    def _drain(self) -> list[tuple[EngineRank, Batch, Frames]]:
-        """Read what is waiting; utility answers and deaths are dealt with on the way."""
-        batches: list[tuple[EngineRank, Batch, Frames]] = []
-        now = time.monotonic()
-        deadline = now + MAX_READ_SECONDS
-        while now < deadline:
-            message = self._receiver.receive_nowait()
-            if message is None:
-                break
-            item = self._read(message, now)
-            if item is not None:
-                batches.append(item)
-            now = time.monotonic()
-        return batches
-
-    def _read(self, message: Message, now: float) -> tuple[EngineRank, Batch, Frames] | None:
-        frames = [frame.bytes for frame in message]
-        try:
-            batch = decode_batch(frames)
-        except ProtocolError as error:
-            self._refuse_message(str(error))
-            return None
-        if isinstance(batch, EngineDead):
-            self._take_death(message)
-            return None
-        engine = self._lone or self._ranks.get(batch.engine_index)
-        if engine is None:
-            self._refuse_message(f"it is from engine {batch.engine_index}, which is not expected")
-            return None
-        if self._lone is None:
-            self._connections.claim(_descriptor(message), engine)
-        engine.last_heard = now
-        if batch.scheduler_stats is not None:
-            self._take_stats(engine, batch.scheduler_stats)
-        if batch.utility is not None:
-            self._calls.answered(batch.utility)
-        if batch.rows or batch.finished_requests:
-            return engine, batch, frames
-        return None
-
-    def _refuse_message(self, why: str) -> None:
-        self._books.metrics.count_malformed_message()
-        logger.warning("Ignored a malformed output message: %s", why)
-
-    def _take_stats(self, engine: EngineRank, stats: Any) -> None:
-        engine.metrics.scheduler.record(stats)
-        if self._lone is None:
-            running, waiting = stats.get("num_running_reqs"), stats.get("num_waiting_reqs")
-            if type(running) is int and type(waiting) is int:
-                engine.load.report(running, waiting)
-
-    def _take_death(self, message: Message) -> None:
-        """Find out whose last words these are: the sentinel does not say."""
-        engine = self._connections.owner(_descriptor(message))
-        if engine is None:
-            # Either it was replaced already, or it never sent any output. In that case the end
-            # of its connection to the input socket, seconds from now, tells who it was.
-            logger.warning("An engine that cannot be told yet reports its death")
-            return
-        error = EngineDied(f"engine {engine.rank} reported that its core has failed")
-        self._membership.lose(engine, error)
+        for engine in self._inbox.take_dead():
+            error = EngineDied(f"engine {engine.rank} reported that its core has failed")
+            self._membership.lose(engine, error)
 
     def _push_directly(self, engine: EngineRank, batch: Batch, frames: Frames) -> Iterator[None]:
         """Push the rows of a lone message, each by itself."""
@@ -198,10 +116,10 @@ class OutputReader:
             else:
                 self._take_output(engine, batch, frames, row)
 
-    def _push_merged(self, batches: list[tuple[EngineRank, Batch, Frames]]) -> Iterator[None]:
+    def _push_merged(self, arrivals: list[Arrival]) -> Iterator[None]:
         """Push the rows of several messages; plain tokens of one request go together."""
         touched: list[Child] = []
-        for engine, batch, frames in batches:
+        for engine, batch, frames in arrivals:
             metrics = engine.metrics
             metrics.begin_batch(batch.timestamp, time.monotonic())
             self._collect_rows(engine, batch, frames, touched)
@@ -314,13 +232,6 @@ class OutputReader:
         for child in self._books.flush(forgotten):
             error = EngineRequestFailed("The engine dropped the request without a word")
             self._books.fail(child, TerminalCause.ENGINE_ERROR, error)
-
-
-def _descriptor(message: Message) -> int:
-    """Return the descriptor of the connection that *message* came over."""
-    descriptor = message[0].get(zmq.SRCFD)
-    assert isinstance(descriptor, int)
-    return descriptor
 
 
 def _finishes(row: object) -> bool:

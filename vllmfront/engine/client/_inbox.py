@@ -1,0 +1,125 @@
+"""What comes in on the output socket: read, decoded, and told apart."""
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import zmq
+
+from vllmfront.engine.client._connections import OutputConnections
+from vllmfront.engine.client._membership import Membership
+from vllmfront.engine.client._rank import EngineRank
+from vllmfront.engine.client._utility import UtilityCalls
+from vllmfront.engine.metrics import EngineMetrics
+from vllmfront.engine.transport import Message, MessageReceiver
+from vllmfront.engine.wire import Batch, EngineDead, decode_batch
+from vllmfront.errors import ProtocolError
+
+logger = logging.getLogger(__name__)
+
+MAX_READ_SECONDS = 0.002
+"""Time spent reading messages before what they hold is pushed. Reading an output takes half a
+microsecond and merging saves a push of ten, so under load it pays to read on."""
+
+Frames = list[bytes]
+Arrival = tuple[EngineRank, Batch, Frames]
+"""A message with rows, or with ids of requests that have ended."""
+
+
+class OutputInbox:
+    """Reads the output socket; statistics and utility answers go where they belong at once."""
+
+    def __init__(
+        self,
+        receiver: MessageReceiver,
+        *,
+        metrics: EngineMetrics,
+        calls: UtilityCalls,
+        membership: Membership,
+        connections: OutputConnections,
+    ) -> None:
+        self._receiver = receiver
+        self._metrics = metrics
+        self._calls = calls
+        self._connections = connections
+        self._ranks = membership.ranks
+        self._lone = next(iter(membership.ranks.values())) if len(membership.ranks) == 1 else None
+        self._dead: list[EngineRank] = []
+
+    async def wait(self) -> None:
+        """Return once a message is waiting; a checkpoint in any case."""
+        await self._receiver.wait_message()
+
+    def drain(self) -> list[Arrival]:
+        """Read what is waiting, up to a report of death or two milliseconds."""
+        arrivals: list[Arrival] = []
+        now = time.monotonic()
+        deadline = now + MAX_READ_SECONDS
+        while now < deadline and not self._dead:
+            message = self._receiver.receive_nowait()
+            if message is None:
+                break
+            arrival = self._read(message, now)
+            if arrival is not None:
+                arrivals.append(arrival)
+            now = time.monotonic()
+        return arrivals
+
+    def take_dead(self) -> list[EngineRank]:
+        """Return the engines that reported their death after what ``drain`` has returned."""
+        dead, self._dead = self._dead, []
+        return dead
+
+    def _read(self, message: Message, now: float) -> Arrival | None:
+        frames = [frame.bytes for frame in message]
+        try:
+            batch = decode_batch(frames)
+        except ProtocolError as error:
+            self._refuse(str(error))
+            return None
+        if isinstance(batch, EngineDead):
+            self._take_death(message)
+            return None
+        engine = self._lone or self._ranks.get(batch.engine_index)
+        if engine is None:
+            self._refuse(f"it is from engine {batch.engine_index}, which is not expected")
+            return None
+        if self._lone is None:
+            self._connections.claim(_descriptor(message), engine)
+        engine.last_heard = now
+        if batch.scheduler_stats is not None:
+            self._take_stats(engine, batch.scheduler_stats)
+        if batch.utility is not None:
+            self._calls.answered(batch.utility)
+        if batch.rows or batch.finished_requests:
+            return engine, batch, frames
+        return None
+
+    def _refuse(self, why: str) -> None:
+        self._metrics.count_malformed_message()
+        logger.warning("Ignored a malformed output message: %s", why)
+
+    def _take_stats(self, engine: EngineRank, stats: Mapping[str, Any]) -> None:
+        engine.metrics.scheduler.record(stats)
+        if self._lone is None:
+            running, waiting = stats.get("num_running_reqs"), stats.get("num_waiting_reqs")
+            if type(running) is int and type(waiting) is int:
+                engine.load.report(running, waiting)
+
+    def _take_death(self, message: Message) -> None:
+        """Find out whose last words these are: the sentinel does not say."""
+        engine = self._connections.owner(_descriptor(message))
+        if engine is None:
+            # Either it was replaced already, or it never sent any output. In that case the end
+            # of its connection to the input socket, seconds from now, tells who it was.
+            logger.warning("An engine that cannot be told yet reports its death")
+        else:
+            self._dead.append(engine)
+
+
+def _descriptor(message: Message) -> int:
+    """Return the descriptor of the connection that *message* came over."""
+    descriptor = message[0].get(zmq.SRCFD)
+    assert isinstance(descriptor, int)
+    return descriptor
