@@ -100,9 +100,7 @@ async def open_engine_client(
         sockets = _open_sockets(stack, config, bind_host)
         parts = _assemble(config, metrics, sockets)
         async with trio.open_nursery() as nursery:
-            # They need not run before the block does: messages wait in their sockets.
-            for serve in parts.tasks:
-                nursery.start_soon(serve)
+            _start(nursery, parts.tasks)
             try:
                 yield parts.client
             finally:
@@ -117,6 +115,12 @@ class _Parts:
     books: Books
     tasks: Sequence[Callable[[], Awaitable[None]]]
     """They run as long as the client is open."""
+
+
+def _start(nursery: trio.Nursery, tasks: Sequence[Callable[[], Awaitable[None]]]) -> None:
+    """Start *tasks*, which need not run before anybody relies on them: messages wait."""
+    for task in tasks:
+        nursery.start_soon(task)
 
 
 def _assemble(config: EngineClientConfig, metrics: EngineMetrics, sockets: _Sockets) -> _Parts:
