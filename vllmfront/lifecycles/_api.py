@@ -52,7 +52,7 @@ class ApiServer:
         http = http_config(self.config.server, os.environ)
         with one_error():
             async with self._open_handler() as (handler, routes), trio.open_nursery() as nursery:
-                nursery.start_soon(routes.serve_keep_alives, name="stream keep-alives")
+                await nursery.start(routes.serve_timers, name="stream timers")
                 server = await nursery.start(serve_http, self.listeners, handler, http)
                 task_status.started()
                 await stop.wait()

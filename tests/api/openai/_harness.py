@@ -37,6 +37,7 @@ class PaperWriter:
     def __init__(self) -> None:
         self.started = False
         self.finished = False
+        self.held = False
         self.status = 0
         self.head_time = 0.0
         self.headers: dict[bytes, bytes] = {}
@@ -71,13 +72,18 @@ class PaperWriter:
         self.start(status, [(b"content-type", content_type), *headers])
         self.finish(body)
 
-    def start(self, status: int, headers: Headers) -> None:
+    def start(self, status: int, headers: Headers, *, hold: bool = False) -> None:
         assert not self.started
+        self.held = hold
         self.started = True
         self.status = status
         self.headers.update(headers)
 
+    def flush(self) -> None:
+        self.held = False
+
     def write(self, data: bytes) -> None:
+        self.held = False
         assert self.started
         assert not self.finished
         assert data

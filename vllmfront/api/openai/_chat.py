@@ -7,6 +7,7 @@ from vllmfront.api.openai._body import Body
 from vllmfront.api.openai._chat_request import ChatCompletionRequest, check_chat, check_tools
 from vllmfront.api.openai._frames import ChatFrames
 from vllmfront.api.openai._general_choice import Extras
+from vllmfront.api.openai._held_heads import HeldHeads
 from vllmfront.api.openai._keep_alive import KeepAlives
 from vllmfront.api.openai._logprobs import ChatLogprobsWriter
 from vllmfront.api.openai._marks import read_marks
@@ -26,9 +27,16 @@ _ID_PREFIX = "chatcmpl-"
 class ChatCompletions:
     """Serves chat completions; an ``InferenceRoute`` stands around it."""
 
-    def __init__(self, slot: ServiceSlot, offload: Offload, keep_alives: KeepAlives | None) -> None:
+    def __init__(
+        self,
+        slot: ServiceSlot,
+        offload: Offload,
+        heads: HeldHeads,
+        keep_alives: KeepAlives | None,
+    ) -> None:
         self._slot = slot
         self._offload = offload
+        self._heads = heads
         self._keep_alives = keep_alives
 
     async def __call__(self, request: HttpRequest, response: ResponseWriter) -> None:
@@ -87,6 +95,7 @@ class ChatCompletions:
             admission.usage(admitted.requests),
             choices=choices,
             include_usage=admission.includes_usage,
+            heads=self._heads,
         )
         extras = Extras(
             logprobs=_logprobs_of(admission),

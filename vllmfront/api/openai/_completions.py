@@ -18,6 +18,7 @@ from vllmfront.api.openai._completion_request import (
 from vllmfront.api.openai._echo_choice import EchoChoice
 from vllmfront.api.openai._frames import CompletionFrames
 from vllmfront.api.openai._general_choice import Extras
+from vllmfront.api.openai._held_heads import HeldHeads
 from vllmfront.api.openai._keep_alive import KeepAlives
 from vllmfront.api.openai._logprobs import CompletionLogprobsWriter
 from vllmfront.api.openai._marks import read_marks
@@ -40,9 +41,16 @@ _PROMPTS_A_TURN = 16
 class Completions:
     """Serves text completions; an ``InferenceRoute`` stands around it."""
 
-    def __init__(self, slot: ServiceSlot, offload: Offload, keep_alives: KeepAlives | None) -> None:
+    def __init__(
+        self,
+        slot: ServiceSlot,
+        offload: Offload,
+        heads: HeldHeads,
+        keep_alives: KeepAlives | None,
+    ) -> None:
         self._slot = slot
         self._offload = offload
+        self._heads = heads
         self._keep_alives = keep_alives
 
     async def __call__(self, request: HttpRequest, response: ResponseWriter) -> None:
@@ -100,6 +108,7 @@ class Completions:
             admission.usage(admitted.requests),
             choices=len(prompts) * per_prompt,
             include_usage=admission.includes_usage,
+            heads=self._heads,
         )
         echoes = _echoes(admission, admitted.requests, prompts)
         sinks = [

@@ -8,6 +8,7 @@ from vllmfront.api.http import Handler
 from vllmfront.api.openai._chat import ChatCompletions
 from vllmfront.api.openai._completions import Completions
 from vllmfront.api.openai._edge import InferenceRoute
+from vllmfront.api.openai._held_heads import HeldHeads
 from vllmfront.api.openai._keep_alive import KeepAlives
 from vllmfront.api.openai._offload import Offload
 from vllmfront.api.openai._service import ServiceSlot
@@ -23,16 +24,17 @@ class OpenAiRoutes:
         Args:
             slot: Where the model will be.
             keep_alive_interval: Seconds of silence after which streams get a comment; 0: never.
-                With another value ``serve_keep_alives`` has to run.
+                With another value ``serve_timers`` has to run.
         """
         offload = Offload()
+        self._heads = HeldHeads()
         self._keep_alives = KeepAlives(keep_alive_interval) if keep_alive_interval > 0 else None
         self._handlers: dict[tuple[str, str], Handler] = {
             ("POST", "/v1/chat/completions"): InferenceRoute(
-                slot, ChatCompletions(slot, offload, self._keep_alives)
+                slot, ChatCompletions(slot, offload, self._heads, self._keep_alives)
             ),
             ("POST", "/v1/completions"): InferenceRoute(
-                slot, Completions(slot, offload, self._keep_alives)
+                slot, Completions(slot, offload, self._heads, self._keep_alives)
             ),
             ("POST", "/tokenize"): InferenceRoute(slot, Tokenize(slot, offload)),
             ("POST", "/detokenize"): InferenceRoute(slot, Detokenize(slot, offload)),
@@ -43,11 +45,12 @@ class OpenAiRoutes:
         for (method, path), handler in self._handlers.items():
             yield method, path, handler
 
-    async def serve_keep_alives(
+    async def serve_timers(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Keep idle streams alive until cancelled; returns at once where that is switched off."""
-        if self._keep_alives is None:
+        """Keep idle streams alive, and send the heads of new ones, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._heads.serve)
+            if self._keep_alives is not None:
+                await nursery.start(self._keep_alives.serve)
             task_status.started()
-        else:
-            await self._keep_alives.serve(task_status=task_status)

@@ -15,6 +15,7 @@ from vllmfront.api.openai._frames import (
     error_event,
     usage_event,
 )
+from vllmfront.api.openai._held_heads import HeldHeads
 from vllmfront.api.openai._usage import Usage
 
 
@@ -32,6 +33,7 @@ class StreamedAnswer:
 
     __slots__ = (
         "_head",
+        "_heads",
         "_include_usage",
         "_open_choices",
         "_response",
@@ -51,6 +53,7 @@ class StreamedAnswer:
         *,
         choices: int,
         include_usage: bool = False,
+        heads: HeldHeads | None = None,
     ) -> None:
         """Make an answer that sends nothing yet.
 
@@ -60,11 +63,13 @@ class StreamedAnswer:
             usage: Counts what the request uses; the prompt is in it.
             choices: How many choices there will be.
             include_usage: Whether the stream ends with the usage.
+            heads: Sends the response head soon, where that is cheaper than at once.
         """
         self._response = response
         self._head = head
         self._open_choices = choices
         self._include_usage = include_usage
+        self._heads = heads
         self._waiting: deque[Drainable] = deque()
         self.usage = usage
         self.closed = False
@@ -80,8 +85,11 @@ class StreamedAnswer:
         """When an event went out, by Trio's clock; kept only where keep-alives are sent."""
 
     def start(self) -> None:
-        """Send the response head."""
-        self._response.start(200, EVENT_STREAM_HEADERS)
+        """Send the response head, without waiting for anything that an engine may say."""
+        if self._heads is None:
+            self._response.start(200, EVENT_STREAM_HEADERS)
+        else:
+            self._heads.start(self._response, EVENT_STREAM_HEADERS)
 
     @property
     def congested(self) -> bool:

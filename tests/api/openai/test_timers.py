@@ -1,8 +1,10 @@
+import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.api.openai._harness import PaperWriter
 from vllmfront.api.openai import OpenAiRoutes, ServiceSlot
+from vllmfront.api.openai._held_heads import HOLD_SECONDS, HeldHeads
 from vllmfront.api.openai._keep_alive import KeepAlives
 from vllmfront.api.openai._stream import StreamedAnswer
 from vllmfront.api.openai._usage import Usage
@@ -84,5 +86,42 @@ async def test_closed_and_congested_streams_get_nothing(
     assert stalled_writer.pieces == []
 
 
-async def test_without_an_interval_there_is_nothing_to_serve() -> None:
-    await OpenAiRoutes(ServiceSlot()).serve_keep_alives()
+async def test_heads_wait_for_the_first_event_but_not_for_long(
+    autojump_clock: MockClock,  # noqa: ARG001
+    nursery: trio.Nursery,
+) -> None:
+    heads = HeldHeads()
+    await nursery.start(heads.serve)
+    writers = [PaperWriter(), PaperWriter()]
+    for writer in writers:
+        StreamedAnswer(writer, b"", Usage(), choices=1, heads=heads).start()
+    writers[0].write(b"x")
+    before = [writer.held for writer in writers]
+    await trio.sleep(HOLD_SECONDS * 1.5)
+
+    assert before == [False, True]
+    assert [writer.held for writer in writers] == [False, False]
+
+
+async def test_heads_are_not_held_while_nobody_flushes_them(nursery: trio.Nursery) -> None:
+    heads, writers = HeldHeads(), [PaperWriter(), PaperWriter()]
+    StreamedAnswer(writers[0], b"", Usage(), choices=1, heads=heads).start()
+    await nursery.start(heads.serve)
+    StreamedAnswer(writers[1], b"", Usage(), choices=1, heads=heads).start()
+    nursery.cancel_scope.cancel(reason="the server stops")
+    with trio.move_on_after(5, shield=True):
+        await wait_all_tasks_blocked()
+
+    assert [writer.held for writer in writers] == [False, False]
+
+
+@pytest.mark.parametrize("interval", [0.0, 10.0])
+async def test_the_timers_of_all_routes_run_together(
+    autojump_clock: MockClock,  # noqa: ARG001
+    nursery: trio.Nursery,
+    interval: float,
+) -> None:
+    routes = OpenAiRoutes(ServiceSlot(), keep_alive_interval=interval)
+    await nursery.start(routes.serve_timers)
+    await wait_all_tasks_blocked()
+    nursery.cancel_scope.cancel(reason="the test is over")
