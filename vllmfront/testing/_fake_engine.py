@@ -109,6 +109,7 @@ class FakeEngine:
         self._input_socket = self._dealer(inputs)
         self._inputs = MessageReceiver(self._input_socket)
         self._outputs = self._context.socket(zmq.PUSH)
+        self._outputs.setsockopt(zmq.IPV6, 1)
         self._outputs.set_hwm(0)
         self._outputs.connect(outputs)
 
@@ -180,6 +181,7 @@ class FakeEngine:
     def _dealer(self, address: str) -> zmq.Socket[bytes]:
         dealer = self._context.socket(zmq.DEALER)
         dealer.setsockopt(zmq.IDENTITY, identity_of(self.rank))
+        dealer.setsockopt(zmq.IPV6, 1)
         dealer.set_hwm(0)
         dealer.connect(address)
         return dealer

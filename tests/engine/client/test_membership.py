@@ -425,6 +425,18 @@ async def test_remote_engines_get_tcp_addresses_of_the_advertised_host() -> None
                 assert engine.addresses.coordinator_input is None
 
 
+@pytest.mark.skipif(not socket.has_ipv6, reason="this Python has no IPv6")
+async def test_engines_can_be_reached_over_ipv6() -> None:
+    config = attrs.evolve(CONFIG, all_local=False, handshake_host="::1")
+    async with open_engines(config=config) as (client, [engine]):
+        assert client.handshake_address is not None
+        assert client.handshake_address.startswith("tcp://[::1]:")
+        async with client.submit(request()) as stream:
+            add = await engine.receive_add()
+            engine.send_tokens(add.internal_id, [1], FinishReason.STOP)
+            await stream.wait_finished()
+
+
 async def test_a_host_that_nobody_can_connect_to_must_be_advertised() -> None:
     with pytest.raises(ConfigurationError, match=r"0\.0\.0\.0"):
         async with open_engine_client(attrs.evolve(CONFIG, handshake_host="0.0.0.0")):
