@@ -126,6 +126,8 @@ class HttpServer:
 
     async def _accept_from(self, listener: Listener, nursery: trio.Nursery) -> None:
         sock = listener.socket
+        if sock.fileno() < 0:
+            return  # draining has begun, and closed it
         if sock.family != stdlib_socket.AF_UNIX:
             for option in _KEEP_ALIVE_PROBES:  # connections inherit them
                 sock.setsockopt(*option)
@@ -186,8 +188,6 @@ class HttpServer:
 
     async def accept(self, nursery: trio.Nursery) -> None:
         """Accept until draining; connections run in *nursery*."""
-        if self._accept_scope.cancel_called:
-            return  # the listeners are closed already
         with self._accept_scope:
             async with trio.open_nursery() as accepting:
                 for listener in self._listeners:
