@@ -8,7 +8,7 @@ from trio.testing import wait_all_tasks_blocked
 from tests.api.openai._harness import CHAT, COMPLETIONS, JSON_TYPE, Api, PaperWriter, chat
 from vllmfront.api.http import HttpRequest
 from vllmfront.api.openai import OpenAiRoutes, ServiceSlot
-from vllmfront.engine import EngineError, FinishReason
+from vllmfront.engine import EngineError, FinishReason, RequestStream
 
 DONE = "data: [DONE]"
 
@@ -271,3 +271,37 @@ async def test_the_request_after_a_failed_one_works(api: Api) -> None:
     api.say(add, [500], FinishReason.LENGTH)
 
     assert (await call.finished()).status == 200
+
+
+async def test_a_bug_of_ours_is_a_bare_500(
+    api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(api.client, "submit_all", None)
+    writer = await api.answer(CHAT, chat())
+
+    assert error(writer) == (500, "InternalServerError", "Internal server error")
+    assert "TypeError" in caplog.text
+
+
+async def test_a_bug_in_the_middle_of_a_stream_cuts_the_connection(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def wait_finished(_stream: RequestStream) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(RequestStream, "wait_finished", wait_finished)
+    writer = PaperWriter()
+    request = HttpRequest(
+        method="POST",
+        path=CHAT,
+        raw_path=b"",
+        query=b"",
+        headers=[JSON_TYPE],
+        body=json.dumps(chat(stream=True)).encode(),
+    )
+    with pytest.raises(ZeroDivisionError):
+        await api.handlers[CHAT](request, writer)
+
+    assert writer.started
+    assert not writer.finished
+    assert api.client.num_in_flight == 0

@@ -51,6 +51,8 @@ class InferenceRoute:
                 raise
             except Exception as error:
                 _LOGGER.exception("Handling %s %s failed", request.method, request.path)
+                if response.started:
+                    raise  # the connection has to be cut: this stream has no end
                 self._answer(response, error)
 
     def _answer(self, response: ResponseWriter, error: Exception) -> None:

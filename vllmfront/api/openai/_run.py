@@ -99,11 +99,11 @@ async def _wait(admitted: Admitted, stream: RequestStream) -> None:
 
 
 def _log_end(admitted: Admitted, stream: RequestStream, cause: TerminalCause | None) -> None:
-    well = cause is not None and cause.ended_well
-    if well and not admitted.service.options.log_requests:
+    if cause is not None and cause.ended_well and not admitted.service.options.log_requests:
         return
+    expected = cause is not None and (cause.ended_well or cause is TerminalCause.CLIENT_GONE)
     _LOGGER.log(
-        logging.INFO if well else logging.WARNING,
+        logging.INFO if expected else logging.WARNING,
         "Request ended: cause=%s model=%s prompt_tokens=%d output_tokens=%d request_id=%s"
         " engine_request_ids=%s",
         cause.value if cause is not None else "unknown",
