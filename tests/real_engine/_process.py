@@ -68,6 +68,18 @@ def engine_environment(version: str) -> Mapping[str, str]:
     return environment
 
 
+def engine_command(port: int, size: int = 1) -> list[str]:
+    """Return what starts *size* headless engines for the frontend that listens at *port*."""
+    serve = ["-m", "vllm.entrypoints.cli.main", "serve", str(TINY_CHAT), "--headless"]
+    parallel = [
+        *("--data-parallel-address", "127.0.0.1"),
+        *("--data-parallel-rpc-port", str(port)),
+        *("--data-parallel-size", str(size)),
+        *("--data-parallel-size-local", str(size)),
+    ]
+    return [str(engine_python()), *serve, *parallel, *ENGINE_ARGUMENTS]
+
+
 def _miss(what: str) -> None:
     reason = f"{what}: `make test` sets it up, VLLMFRONT_ENGINE_PYTHON names one that you have"
     if os.environ.get("VLLMFRONT_REQUIRE_ENGINE"):
@@ -104,16 +116,9 @@ class RealEngine:
         self._thread.start()
 
     def _start(self, port: int, arguments: tuple[str, ...]) -> subprocess.Popen[bytes]:
-        serve = ["-m", "vllm.entrypoints.cli.main", "serve", str(TINY_CHAT), "--headless"]
-        parallel = [
-            *("--data-parallel-address", "127.0.0.1"),
-            *("--data-parallel-rpc-port", str(port)),
-            *("--data-parallel-size", "1"),
-            *("--data-parallel-size-local", "1"),
-        ]
         with self._log.open("wb") as log:
             return subprocess.Popen(
-                [engine_python(), *serve, *parallel, *ENGINE_ARGUMENTS, *arguments],
+                [*engine_command(port), *arguments],
                 env=engine_environment(self.version),
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -19,6 +19,8 @@ from vllmfront.engine.wire import decode_stats
 
 PROMPT = (300, 301, 302, 303)
 UNREACHABLE = VOCAB_SIZE - 1
+MANY = 600
+"""Tokens that last until a call on their heels has been heard."""
 
 
 def ask(prompt: Sequence[int] = PROMPT, **sampling: object) -> EngineRequest:
@@ -460,8 +462,8 @@ async def test_a_pause_may_wait_for_what_runs(subject: Subject) -> None:
 @pytest.mark.parametrize("clear_cache", [False, True])
 async def test_a_pause_may_keep_what_runs(subject: Subject, clear_cache: bool) -> None:
     async with subject.open() as frontend:
-        asked = ask(max_tokens=40)
-        expected = await frontend.tokens(ask(max_tokens=40))
+        asked = ask(max_tokens=MANY)
+        expected = await frontend.tokens(ask(max_tokens=MANY))
         frontend.add(asked)
         first = await frontend.batch()
         while not first.rows:
@@ -477,7 +479,7 @@ async def test_a_pause_may_keep_what_runs(subject: Subject, clear_cache: bool) -
 
         assert batch.utility.call_id == call
         assert still.result is True
-        assert len(said) == 40
+        assert len(said) == MANY
         assert said == expected
         assert outputs[-1].finish_reason is FinishReason.LENGTH
 

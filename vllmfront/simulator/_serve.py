@@ -74,6 +74,7 @@ async def open_simulator(config: SimulatorConfig) -> AsyncGenerator[Simulator, N
     with _open_context() as context:
         async with trio.open_nursery() as nursery:
             for engine in engines:
-                nursery.start_soon(engine.serve, context)
+                # A frontend may well be opened within the block, so nothing waits for one here.
+                nursery.start_soon(engine.serve, context)  # noqa: ASYNC113
             yield Simulator(engines)
             nursery.cancel_scope.cancel(reason="simulator closed")
