@@ -1,4 +1,4 @@
-"""Whole frontends in processes of their own, engines that remember, and clients that speak bytes."""
+"""Whole frontends as processes, engines that remember, and clients that speak bytes."""
 
 import contextlib
 import json
@@ -17,11 +17,12 @@ from typing import Any
 
 import attrs
 import trio
+import trio.lowlevel
+import zmq
 
-from tests.lifecycles.rig import TINY_CHAT, alive, descendants
+from tests.lifecycles.rig import TINY_CHAT
 from vllmfront.engine.wire import Abort, Add, StartWave, Utility, decode_request
 from vllmfront.simulator import SimulatedEngine, SimulatorConfig
-from vllmfront.simulator._serve import _open_context
 
 BUDGET = 60.0
 """Seconds that no single wait needs on a machine that is not overloaded."""
@@ -32,9 +33,13 @@ RSS_SLACK = 24 * MIB
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
+LONG = {"prompt": "hi", "max_tokens": 50_000, "ignore_eos": True}
+"""A completion that does not end while a test looks at it."""
 
-_LISTENING = re.compile(r"listening on \[127\.0\.0\.1\]:(\d+)")
+_LISTENING = re.compile(r"listening on \S*?127\.0\.0\.1\]?:(\d+)")
 _HANDSHAKE = re.compile(r"waiting for \d+ engine\(s\) at (tcp://\S+)")
+_ENDS = re.compile(r'^vllmfront:request_ends_total\{cause="(\w+)"\} (\S+)$', re.MULTILINE)
+_GAUGES = re.compile(r"^vllm:num_requests_(?:running|waiting)\{[^}]*\} (\S+)$", re.MULTILINE)
 
 
 @attrs.define
@@ -209,7 +214,7 @@ class Frontend:
 
     async def check_works(self) -> None:
         """Ask for three tokens, and get them."""
-        answer = await self.post(COMPLETIONS, {"prompt": "hi", "max_tokens": 3})
+        answer = await self.post(COMPLETIONS, {"prompt": "hi", "max_tokens": 3, "ignore_eos": True})
 
         assert answer.status == 200, answer
         assert answer.json["usage"]["completion_tokens"] == 3
@@ -219,7 +224,9 @@ class Frontend:
     async def ends(self) -> dict[str, int]:
         """Return how many requests have ended, by cause."""
         text = (await self.get("/metrics")).body.decode()
-        found = re.findall(r'^vllmfront:request_ends_total\{cause="(\w+)"\} (\S+)$', text, re.M)
+        found = re.findall(
+            r'^vllmfront:request_ends_total\{cause="(\w+)"\} (\S+)$', text, re.MULTILINE
+        )
         return {cause: int(float(count)) for cause, count in found}
 
     def descriptors(self) -> int:
@@ -232,7 +239,7 @@ class Frontend:
     async def books(self) -> Books:
         """Take stock, once no connection but ours has anything to do."""
         ends = await self.ends()
-        await trio.sleep(0)
+        await trio.lowlevel.checkpoint()
         return Books(self.descriptors(), self.rss(), ends)
 
     async def settle(self, base: Books, *, rss_slack: int = RSS_SLACK) -> Books:
@@ -251,7 +258,9 @@ class Frontend:
         assert now.descriptors <= base.descriptors
         assert now.rss <= base.rss + rss_slack
         metrics = (await self.get("/metrics")).body.decode()
-        for gauge in re.findall(r"^vllm:num_requests_(?:running|waiting)\{.*", metrics, re.M):
+        for gauge in re.findall(
+            r"^vllm:num_requests_(?:running|waiting)\{.*", metrics, re.MULTILINE
+        ):
             assert float(gauge.rpartition(" ")[2]) >= 0
         return now
 
@@ -339,12 +348,15 @@ async def open_engine(frontend: Frontend, **fields: Any) -> AsyncGenerator[Engin
     """Join *frontend* as its engine for the block; a rank that leaves may come back."""
     fields = {"vocab_size": 2048, "step_time": 0.002, "max_model_len": 100_000, **fields}
     engine = Engine(SimulatorConfig(handshake=frontend.handshake, **fields))
-    with _open_context() as context:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    try:
         async with trio.open_nursery() as nursery:
             await nursery.start(engine.serve, context)
             await frontend.wait_health(200)
             yield engine
             nursery.cancel_scope.cancel(reason="the engine leaves")
+    finally:
+        context.destroy(linger=0)
     await frontend.wait_health(503)
 
 
@@ -357,8 +369,5 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def until_async(condition: Callable[[], Any]) -> None:
     with trio.fail_after(BUDGET):
-        while not await condition():
+        while not await condition():  # noqa: ASYNC110
             await trio.sleep(0.005)
-
-
-__all__ = ["alive", "descendants"]

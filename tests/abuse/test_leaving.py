@@ -6,11 +6,19 @@ from typing import Any
 import pytest
 import trio
 
-from tests.abuse.rig import CHAT, COMPLETIONS, Books, Engine, Frontend, open_engine, post, until
+from tests.abuse.rig import (
+    CHAT,
+    COMPLETIONS,
+    LONG,
+    Books,
+    Engine,
+    Frontend,
+    open_engine,
+    post,
+    until,
+)
 from vllmfront.engine import FinishReason
 from vllmfront.simulator import Act, Rule, Script
-
-LONG = {"prompt": "hi", "max_tokens": 50_000}
 
 
 @pytest.mark.parametrize("reset", [False, True])
@@ -47,7 +55,12 @@ REQUESTS: dict[str, tuple[str, dict[str, Any], int]] = {
     "batch-whole": (COMPLETIONS, {**LONG, "prompt": ["a", "b", "c"]}, 3),
     "chat": (
         CHAT,
-        {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 50_000, "stream": True},
+        {
+            "messages": [{"role": "user", "content": "hi"}],
+            "max_tokens": 50_000,
+            "ignore_eos": True,
+            "stream": True,
+        },
         1,
     ),
 }
@@ -127,7 +140,7 @@ async def test_a_child_that_has_finished_is_not_aborted_with_its_siblings(
     frontend: Frontend,
 ) -> None:
     rule = Rule(nth=0, tokens=[5, 6], acts=[Act(finish=FinishReason.LENGTH.value)])
-    body = {"prompt": "hi", "n": 4, "temperature": 1.0, "max_tokens": 50_000, "stream": True}
+    body = {**LONG, "n": 4, "temperature": 1.0, "stream": True}
     async with open_engine(frontend, script=Script(rules=[rule])) as engine:
         base = await frontend.books()
         async with frontend.connect() as client:
