@@ -165,11 +165,9 @@ class RealEngine:
 
     def stop(self) -> None:
         """End the process and all that it started."""
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, number)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(STOP_SECONDS)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(STOP_SECONDS)
         self._thread.join()
         shutil.rmtree(self._folder, ignore_errors=True)
 

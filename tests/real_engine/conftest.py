@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.real_engine._process import EnginePool
 from tests.real_engine._subject import Subject
 
 SIMULATORS = ("simulator-0.32.0", "simulator-0.33.0")
@@ -15,4 +16,7 @@ def subject(request: pytest.FixtureRequest) -> Subject:
     """Every engine that has to behave alike."""
     if request.param in SIMULATORS:
         return Subject(request.param)
-    return Subject(request.param, request.getfixturevalue("engine_pool"))
+    pool: EnginePool = request.getfixturevalue("engine_pool")
+    found = Subject(request.param, pool)
+    pool.get(found.version)
+    return found

@@ -459,27 +459,36 @@ async def test_a_pause_may_wait_for_what_runs(subject: Subject) -> None:
         assert answer.failure is None
 
 
+async def keep_midway(
+    frontend: RawFrontend, *, clear_cache: bool
+) -> tuple[EngineRequest, list[int]]:
+    """Pause while a request runs; return it, and the tokens that it got so far."""
+    while True:
+        asked = ask(max_tokens=MANY)
+        frontend.add(asked)
+        said: list[int] = []
+        while not said:
+            said += [token for row in (await frontend.batch()).rows for token in row[1]]
+        frontend.call("pause_scheduler", "keep", clear_cache)
+        while (batch := await frontend.batch()).utility is None:
+            said += [token for row in batch.rows for token in row[1]]
+        if len(said) < MANY:
+            return asked, said
+        # The machine is so busy that the call came too late.
+        await frontend.answer(frontend.call("resume_scheduler"))
+
+
 @pytest.mark.parametrize("clear_cache", [False, True])
 async def test_a_pause_may_keep_what_runs(subject: Subject, clear_cache: bool) -> None:
     async with subject.open() as frontend:
-        asked = ask(max_tokens=MANY)
         expected = await frontend.tokens(ask(max_tokens=MANY))
-        frontend.add(asked)
-        first = await frontend.batch()
-        while not first.rows:
-            first = await frontend.batch()
-        said = list(first.rows[0][1])
-        call = frontend.call("pause_scheduler", "keep", clear_cache)
-        while (batch := await frontend.batch()).utility is None:
-            said += [token for row in batch.rows for token in row[1]]
+        asked, said = await keep_midway(frontend, clear_cache=clear_cache)
         still = await frontend.answer(frontend.call("is_sleeping"))
         await frontend.answer(frontend.call("resume_scheduler"))
         outputs = await frontend.outcome(asked.request_id)
         said += [token for output in outputs for token in output.new_token_ids]
 
-        assert batch.utility.call_id == call
         assert still.result is True
-        assert len(said) == MANY
         assert said == expected
         assert outputs[-1].finish_reason is FinishReason.LENGTH
 
