@@ -1,6 +1,6 @@
 """Fixtures for all tests: real engines, shared by the whole session."""
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
@@ -44,15 +44,21 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def _shares_engine(item: pytest.Item) -> bool:
-    return "engine_pool" in getattr(item, "fixturenames", ()) or "real-" in item.nodeid
+    fixtures = getattr(item, "fixturenames", ())
+    return "engine_pool" in fixtures or ("subject" in fixtures and "real-" in item.nodeid)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Stop the engines, asked for or not."""
+    pool = session.config.stash.get(POOL, None)
+    if pool is not None:
+        pool.stop()
 
 
 @pytest.fixture(scope="session")
-def engine_pool(request: pytest.FixtureRequest) -> Iterator[EnginePool]:
+def engine_pool(request: pytest.FixtureRequest) -> EnginePool:
     """The real engines, by version."""
-    pool = request.config.stash[POOL]
-    yield pool
-    pool.stop()
+    return request.config.stash[POOL]
 
 
 @pytest.fixture(params=VERSIONS)

@@ -98,9 +98,14 @@ class _Relay:
             nursery.start_soon(self._pass_up, pusher)
 
     async def _pass_down(self, dealer: Dealer) -> None:
-        while True:
-            message = await dealer.receive()
-            self.requests.send_nowait(RANK_0, [frame.bytes for frame in message])
+        try:
+            while True:
+                await dealer.wait_message()
+                while (message := dealer.receive_nowait()) is not None:
+                    self.requests.send_nowait(RANK_0, [frame.bytes for frame in message])
+        except PeerGone:
+            # The engine has left; so the frontend sees it leave.
+            dealer.close()
 
     async def _pass_up(self, pusher: Pusher) -> None:
         while True:
