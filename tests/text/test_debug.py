@@ -2,7 +2,13 @@ import math
 
 import pytest
 
-from vllmfront.text._debug import debug_float, debug_string, debug_value, display_f32
+from vllmfront.text._debug import (
+    debug_float,
+    debug_string,
+    debug_strings,
+    debug_value,
+    display_f32,
+)
 
 
 @pytest.mark.parametrize(
@@ -33,3 +39,14 @@ def test_64_bit_floats() -> None:
 def test_strings() -> None:
     assert debug_string("a\"\\\n\t'é\x7f\u200b") == '"a\\"\\\\\\n\\t\'é\\u{7f}\\u{200b}"'
     assert debug_value(None) == "Null"
+
+
+def test_of_enormous_values_the_beginning_is_shown() -> None:
+    one = debug_value("a" * 10_000_000)
+    many = debug_value(["a"] * 1_000_000)
+
+    assert one == 'String("' + "a" * 8192 + '...")'
+    assert many.startswith('Array [String("a"), ')
+    assert many.endswith('String("a"), String(...)]')
+    assert len(many) < 100_000
+    assert debug_strings(["x"] * 1_000_000).endswith(', "x", ...]')

@@ -140,3 +140,16 @@ def test_held_text_is_as_short_as_it_may_be(stops: list[str], pieces: list[str])
 
         assert held >= min(longest - 1, len(text.encode()))
         assert held - len(text[len(sent) :][:1].encode()) < longest - 1 or held == 0
+
+
+def test_held_characters_are_whole_ones_however_long_the_stop_string() -> None:
+    """A long stop string of wide characters holds back as many bytes, and costs no walk."""
+    matcher = StopMatcher(["\u6f22" * 20_000])
+    taken = ""
+    for _ in range(10_000):
+        assert matcher.feed("\u00e9\U0001f642a") is None
+        taken += matcher.take()
+
+    held = matcher.finish()
+    assert taken + held == "\u00e9\U0001f642a" * 10_000
+    assert 60_000 - 1 <= len(held.encode()) < 60_000 + 3

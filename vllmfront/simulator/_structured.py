@@ -17,7 +17,7 @@ def constraint_fault(constraint: StructuredOutputs) -> str | None:
             json.loads(constraint.structural_tag)
         if constraint.regex is not None:
             re.compile(constraint.regex)
-    except (ValueError, re.error) as error:
+    except (ValueError, re.error, RecursionError, OverflowError) as error:
         return f"Invalid structured outputs: {error}"
     grammar = constraint.grammar
     if grammar is not None and (

@@ -122,14 +122,14 @@ def _range(name: str, value: str, *, low: str, high: str | None = None) -> str:
 
 def _stop_field(request: SamplingRequest, limits: SamplingLimits) -> Iterator[str]:
     stops = request.stop_strings
-    shown = f'[{{"value": {debug_value(request.stop)}}}]'
-    if any(not stop for stop in stops):
-        yield f"stop: Validation error: stop strings cannot be empty {shown}"
+    if not all(stops):
+        fault = "cannot be empty"
     elif len(stops) > limits.max_stop_strings:
-        yield (
-            "stop: Validation error: stop strings must contain at most"
-            f" {limits.max_stop_strings} items {shown}"
-        )
+        fault = f"must contain at most {limits.max_stop_strings} items"
+    else:
+        return
+    shown = f'[{{"value": {debug_value(request.stop)}}}]'
+    yield f"stop: Validation error: stop strings {fault} {shown}"
 
 
 def _chat_rules(request: SamplingRequest) -> Iterator[str]:

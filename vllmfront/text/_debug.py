@@ -1,10 +1,13 @@
 """Values as the peer's messages show them: in Rust's notation."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 
 from vllmfront.text._json import f32_shortest
+
+_MOST_SHOWN = 8192
+"""Characters; clients choose how long the values are that an error message repeats."""
 
 
 def debug_float(value: float) -> str:
@@ -33,14 +36,26 @@ def _visible(char: str) -> str:
 
 
 def debug_value(value: str | Sequence[str] | None) -> str:
-    """Show a string, or a list of strings."""
+    """Show a string, or a list of strings; of enormous ones the beginning."""
     if value is None:
         return "Null"
     if isinstance(value, str):
-        return f"String({debug_string(value)})"
-    return "Array [" + ", ".join(f"String({debug_string(item)})" for item in value) + "]"
+        return f"String({next(_shown([value]))})"
+    return "Array [" + ", ".join(f"String({item})" for item in _shown(value)) + "]"
 
 
 def debug_strings(values: Sequence[str]) -> str:
-    """Show a list of plain strings: ``["x", "y"]``."""
-    return "[" + ", ".join(map(debug_string, values)) + "]"
+    """Show a list of plain strings, ``["x", "y"]``; of an enormous one the beginning."""
+    return "[" + ", ".join(_shown(values)) + "]"
+
+
+def _shown(values: Iterable[str]) -> Iterator[str]:
+    """Show strings one by one, until they have been enough for anybody to see what is wrong."""
+    left = _MOST_SHOWN
+    for value in values:
+        if left <= 0:
+            yield "..."
+            return
+        shown = value if len(value) <= left else value[:left] + "..."
+        left -= len(shown) + 1
+        yield debug_string(shown)

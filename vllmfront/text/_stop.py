@@ -4,6 +4,9 @@ from collections.abc import Sequence
 
 import attrs
 
+_CONTINUATION_MASK, _CONTINUATION = 0b1100_0000, 0b1000_0000
+"""How UTF-8 marks the bytes of a character after its first one."""
+
 
 @attrs.frozen
 class StopMatch:
@@ -100,13 +103,12 @@ class StopMatcher:
         """Count the characters that the held bytes reach into."""
         if pending.isascii():
             return min(self._hold_bytes, len(pending))
-        held = bytes_held = 0
-        for char in reversed(pending):
-            if bytes_held >= self._hold_bytes:
-                break
-            bytes_held += len(char.encode())
-            held += 1
-        return held
+        # In bytes, because a walk over characters would cost each token a long stop string.
+        encoded = pending.encode()
+        cut = max(0, len(encoded) - self._hold_bytes)
+        while encoded[cut] & _CONTINUATION_MASK == _CONTINUATION:
+            cut -= 1
+        return len(encoded[cut:].decode())
 
     def finish(self) -> str:
         """Return all that is left: no match came."""
