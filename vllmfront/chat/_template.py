@@ -98,7 +98,9 @@ def _compile(environment: ChatEnvironment, source: str, *, metered: bool) -> Cha
     parsed = environment.parse(source)
     content_format = detect_content_format(parsed)
     code = environment.compile(parsed)
-    compiled = jinja2.Template.from_code(environment, code, environment.make_globals(None))
+    # A plain dict: Jinja copies the globals for every rendering, and is given a chain of maps.
+    variables = dict(environment.make_globals(None))
+    compiled = jinja2.Template.from_code(environment, code, variables)
     return ChatTemplate(compiled, content_format, metered)
 
 

@@ -13,7 +13,7 @@ from vllmfront.text._logprobs import (
     PromptLogprobs,
     finite_logprob,
 )
-from vllmfront.text._lower import lower_sampling
+from vllmfront.text._lower import lower_sampling, resolve_max_tokens
 from vllmfront.text._prompt import check_ids, encode_prompt, fit_prompt, reject_empty_prompt
 from vllmfront.text._request import SamplingLimits, SamplingRequest, Surface
 from vllmfront.text._stop import StopMatch, StopMatcher
@@ -45,5 +45,6 @@ __all__ = [
     "lower_sampling",
     "reject_empty_prompt",
     "resolve_constraints",
+    "resolve_max_tokens",
     "tokenizer_from_json",
 ]

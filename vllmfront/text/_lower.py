@@ -49,7 +49,7 @@ def lower_sampling(
         RequestRejected: A value is out of range, or two contradict each other.
     """
     logprobs, prompt_logprobs = _logprob_counts(request, vocab_size, limits)
-    max_tokens = _max_tokens(request, defaults, max_model_len - prompt_length)
+    max_tokens = resolve_max_tokens(request, defaults, max_model_len - prompt_length)
     min_tokens = request.min_tokens or 0
     if min_tokens > max_tokens:
         raise RequestRejected(
@@ -137,7 +137,11 @@ def _logprob_counts(
     return None if ids else count, prompt_count
 
 
-def _max_tokens(request: SamplingRequest, defaults: GenerationDefaults, room: int) -> int:
+def resolve_max_tokens(request: SamplingRequest, defaults: GenerationDefaults, room: int) -> int:
+    """Return how many tokens an answer may have where *room* are left in the context.
+
+    It is all of the outcome of ``lower_sampling`` that depends on the prompt.
+    """
     wanted = request.max_completion_tokens
     if wanted is None:
         wanted = request.max_tokens

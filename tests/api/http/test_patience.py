@@ -149,7 +149,8 @@ async def test_who_reads_nothing_is_cut_off(clock: MockClock) -> None:
         await torrent.ended.wait()
 
         assert torrent.causes == [CLIENT_STALLED]
-        assert 60.0 <= trio.current_time() < 70.0
+        # The kernel may take a little more at first, which counts as progress.
+        assert 60.0 <= trio.current_time() < 90.0
         assert rig.server.statistics().ended == {CLIENT_STALLED: 1}
 
 

@@ -179,12 +179,17 @@ async def test_the_engines_death_ends_every_answer_in_words(api: Api, stream: bo
         assert writer.status == 500
 
 
-async def test_after_the_engines_death_requests_fail_at_once(api: Api) -> None:
+async def test_after_the_engines_death_requests_are_told_to_come_again(api: Api) -> None:
+    call = api.post(CHAT, chat())
+    await api.engine.receive_add()
     api.engine.report_death()
-    await api.client.wait_dead()
-    writer = await api.answer(CHAT, chat())
+    failed = await call.finished()
+    refused = await api.answer(CHAT, chat())
 
-    assert writer.status == 500
+    assert failed.status == 500
+    assert error(refused)[:2] == (503, "ServiceUnavailableError")
+    assert "The engine is gone: " in error(refused)[2]
+    assert refused.headers[b"retry-after"].isdigit()
 
 
 async def test_without_a_model_requests_are_told_to_wait() -> None:

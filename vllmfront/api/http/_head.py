@@ -38,6 +38,9 @@ class HeadEncoder:
         self._beginnings: dict[tuple[int, bytes], bytes] = {}
         """By status and content type, bounded below."""
 
+        self._general: dict[tuple[str, int, tuple[tuple[bytes, bytes], ...]], bytes] = {}
+        """Heads of exactly these headers, without the date; bounded below."""
+
     def whole(self, status: int, content_type: bytes, length: int) -> bytes:
         """The head of an HTTP/1.1 response that keeps its connection; the hot case."""
         beginning = self._beginnings.get((status, content_type))
@@ -56,14 +59,14 @@ class HeadEncoder:
         Raises:
             ValueError: A header would break out of its line.
         """
-        lines = [_status_line(version, status)]
-        for name, value in headers:
-            line = b"%b: %b\r\n" % (name, value)
-            if line.count(b"\n") != 1 or line.count(b"\r") != 1:
-                raise ValueError("a response header holds a line end")
-            lines.append(line)
-        lines.append(self._end())
-        return b"".join(lines)
+        key = (version, status, tuple(headers))
+        beginning = self._general.get(key)
+        if beginning is None:
+            beginning = _status_line(version, status) + b"".join(map(_header_line, headers))
+            if len(self._general) >= _MAX_BEGINNINGS:  # of ids and lengths, which do not repeat
+                self._general.clear()
+            self._general[key] = beginning
+        return beginning + self._end()
 
     def _end(self) -> bytes:
         second = int(time.time())
@@ -71,6 +74,13 @@ class HeadEncoder:
             self._second = second
             self._date = f"date: {formatdate(second, usegmt=True)}\r\n\r\n".encode()
         return self._date
+
+
+def _header_line(header: tuple[bytes, bytes]) -> bytes:
+    line = b"%b: %b\r\n" % header
+    if line.count(b"\n") != 1 or line.count(b"\r") != 1:
+        raise ValueError("a response header holds a line end")
+    return line
 
 
 _MAX_BEGINNINGS = 256

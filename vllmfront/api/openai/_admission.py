@@ -11,6 +11,7 @@ from vllmfront.api.openai._frames import AnswerHead
 from vllmfront.api.openai._marks import RequestMarks
 from vllmfront.api.openai._offload import INLINE_SIZE, Offload
 from vllmfront.api.openai._pipelines import Pipelines
+from vllmfront.api.openai._sampling import PreparedSampling
 from vllmfront.api.openai._service import ModelService
 from vllmfront.api.openai._usage import Usage
 from vllmfront.engine import EngineRequest, SamplingParams
@@ -20,6 +21,7 @@ from vllmfront.text import (
     fit_prompt,
     lower_sampling,
     reject_empty_prompt,
+    resolve_max_tokens,
 )
 
 
@@ -32,9 +34,13 @@ class Admission:
     http: HttpRequest
     body: GenerationFields
     marks: RequestMarks
-    sampling: SamplingRequest
+    prepared: PreparedSampling
     object: bytes
     """Of the answer: ``chat.completion`` or ``text_completion``; chunks add to it."""
+
+    @property
+    def sampling(self) -> SamplingRequest:
+        return self.prepared.request
 
     async def engine_request(
         self,
@@ -58,22 +64,10 @@ class Admission:
         if not token_ids:
             reject_empty_prompt(sampling.surface, request_id, given_as_ids=given_as_ids)
 
-        def lower() -> SamplingParams:
-            return lower_sampling(
-                sampling,
-                defaults=service.generation,
-                tokenizer=service.tokenizer,
-                vocab_size=vocab_size,
-                max_model_len=max_model_len,
-                prompt_length=len(token_ids),
-                limits=service.options.limits,
-            )
-
-        short = not sampling.bad_words or len(self.http.body) <= INLINE_SIZE
         return EngineRequest(
             request_id=request_id,
             prompt_token_ids=token_ids,
-            sampling=await self.offload.run(short, lower),
+            sampling=await self._lowered(len(token_ids), max_model_len),
             arrival_time=self.marks.arrival,
             cache_salt=body.cache_salt,
             data_parallel_rank=self.marks.data_parallel_rank,
@@ -81,6 +75,29 @@ class Admission:
             session_id=self.marks.session_id,
             reasoning_parser_kwargs={"chat_template_kwargs": template_kwargs},
         )
+
+    async def _lowered(self, prompt_length: int, max_model_len: int) -> SamplingParams:
+        service, sampling = self.service, self.sampling
+        room = max_model_len - prompt_length
+        max_tokens = resolve_max_tokens(sampling, service.generation, room)
+        known = self.prepared.lowered.get(max_tokens)
+        if known is not None:
+            return known
+        short = not sampling.bad_words or len(self.http.body) <= INLINE_SIZE
+        params = await self.offload.run(
+            short,
+            lambda: lower_sampling(
+                sampling,
+                defaults=service.generation,
+                tokenizer=service.tokenizer,
+                vocab_size=service.tokenizer.vocab_size,
+                max_model_len=max_model_len,
+                prompt_length=prompt_length,
+                limits=service.options.limits,
+            ),
+        )
+        self.prepared.remember(params)
+        return params
 
     def head(self, *, chunk: bytes = b"") -> AnswerHead:
         return AnswerHead(

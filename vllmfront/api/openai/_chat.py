@@ -13,7 +13,6 @@ from vllmfront.api.openai._logprobs import ChatLogprobsWriter
 from vllmfront.api.openai._marks import read_marks
 from vllmfront.api.openai._offload import INLINE_MESSAGES, INLINE_SIZE, Offload
 from vllmfront.api.openai._run import Admitted, run_streamed, run_whole
-from vllmfront.api.openai._sampling import sampling_of_chat
 from vllmfront.api.openai._service import ServiceSlot
 from vllmfront.api.openai._stream import StreamedAnswer
 from vllmfront.api.openai._usage import usage_json
@@ -47,10 +46,12 @@ class ChatCompletions:
         check_chat(body)
         service.check_model(body.model)
         options = service.options
-        sampling = sampling_of_chat(body, options.stream_interval)
+        prepared = service.chat_sampling.prepare(body)
         short_chat = short and len(body.messages) <= INLINE_MESSAGES
         chat = await self._offload.run(short_chat, lambda: chat_prompt(body))
-        check_request(sampling, options.limits)
+        if not prepared.checked:
+            check_request(prepared.request, options.limits)
+            prepared.checked = True
         # How long a client's own template takes does not depend on how long the chat is.
         rendered = await self._offload.run(
             short_chat and chat.chat_template is None, lambda: service.renderer.render(chat)
@@ -65,7 +66,7 @@ class ChatCompletions:
             http=request,
             body=body,
             marks=marks,
-            sampling=sampling,
+            prepared=prepared,
             object=b"chat.completion",
         )
         engine_request = await admission.engine_request(

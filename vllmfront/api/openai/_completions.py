@@ -24,7 +24,7 @@ from vllmfront.api.openai._logprobs import CompletionLogprobsWriter
 from vllmfront.api.openai._marks import read_marks
 from vllmfront.api.openai._offload import INLINE_SIZE, Offload
 from vllmfront.api.openai._run import Admitted, run_streamed, run_whole
-from vllmfront.api.openai._sampling import sampling_of_completion
+from vllmfront.api.openai._sampling import PreparedSampling
 from vllmfront.api.openai._service import ServiceSlot
 from vllmfront.api.openai._stream import StreamedAnswer
 from vllmfront.api.openai._usage import usage_json
@@ -62,8 +62,10 @@ class Completions:
         service.check_model(body.model)
         check_completion(body)
         options = service.options
-        sampling = sampling_of_completion(body, options.stream_interval)
-        check_request(sampling, options.limits)
+        prepared = service.completion_sampling.prepare(body)
+        if not prepared.checked:
+            check_request(prepared.request, options.limits)
+            prepared.checked = True
         choices = len(prompts) * (body.n or 1)
         if choices > options.limits.max_choices:
             raise RequestRejected(
@@ -73,7 +75,9 @@ class Completions:
             )
         if body.echoes_only and body.stream and body.logprobs is not None:
             # The prompt's positions are all that such a stream has to show.
-            sampling = attrs.evolve(sampling, prompt_logprobs=body.logprobs)
+            prepared = PreparedSampling(
+                attrs.evolve(prepared.request, prompt_logprobs=body.logprobs)
+            )
         marks = read_marks(request, body, service, _ID_PREFIX)
         admission = Admission(
             service=service,
@@ -81,7 +85,7 @@ class Completions:
             http=request,
             body=body,
             marks=marks,
-            sampling=sampling,
+            prepared=prepared,
             object=b"text_completion",
         )
         requests = await _engine_requests(admission, prompts)

@@ -9,7 +9,7 @@ import trio
 
 from vllmfront.api.http import ResponseWriter
 
-HOLD_SECONDS = 0.002
+HOLD_SECONDS = 0.01
 """Far below what a client can notice, and longer than a prefill of a small model takes."""
 
 

@@ -1,11 +1,12 @@
 """Request bodies to the text layer's sampling requests."""
 
+from operator import itemgetter
 from typing import Any
 
-from vllmfront.api.openai._chat_request import ChatCompletionRequest
-from vllmfront.api.openai._completion_request import CompletionRequest
+import attrs
+
 from vllmfront.api.openai._fields import GenerationFields
-from vllmfront.engine import RepetitionDetection
+from vllmfront.engine import RepetitionDetection, SamplingParams
 from vllmfront.text import SamplingRequest, Surface
 
 _SHARED = frozenset(
@@ -42,17 +43,63 @@ _SHARED = frozenset(
         "ec_transfer_params",
     }
 )
+_OTHERS = frozenset({"stream", "echo", "stream_interval", "repetition_detection"})
 _CHAT = _SHARED | {"max_completion_tokens", "bad_words", "top_logprobs"}
 
 
-def sampling_of_chat(body: ChatCompletionRequest, default_interval: int) -> SamplingRequest:
-    """Return what *body* asks of sampling; *default_interval* is the server's."""
-    return _sampling(body, Surface.CHAT, _CHAT, default_interval)
+_MAX_REMEMBERED = 1024
+"""Ways of sampling that are kept; clients of one service use a handful."""
+
+_MAX_LENGTHS = 64
+"""Lowered forms kept for each, which differ in ``max_tokens`` alone."""
 
 
-def sampling_of_completion(body: CompletionRequest, default_interval: int) -> SamplingRequest:
-    """Return what *body* asks of sampling; *default_interval* is the server's."""
-    return _sampling(body, Surface.COMPLETION, _SHARED, default_interval)
+@attrs.define(eq=False)
+class PreparedSampling:
+    """What a body asks of sampling, and the engine's form of it once it was checked and lowered."""
+
+    request: SamplingRequest
+    checked: bool = False
+    """Whether ``text.check_request`` has passed it."""
+
+    lowered: dict[int, SamplingParams] = attrs.field(factory=dict, init=False)
+    """By ``max_tokens``, which is all that depends on a request's prompt."""
+
+    def remember(self, params: SamplingParams) -> None:
+        if len(self.lowered) >= _MAX_LENGTHS:
+            self.lowered.clear()
+        self.lowered[params.max_tokens] = params
+
+
+class SamplingMemo:
+    """Prepares sampling once for all requests of a surface that ask for the same.
+
+    Requests with lists or maps among their sampling fields are prepared each by itself.
+    """
+
+    def __init__(self, surface: Surface, default_interval: int) -> None:
+        """Prepare for *surface*; *default_interval* is the server's ``stream_interval``."""
+        self._surface = surface
+        self._names = _CHAT if surface is Surface.CHAT else _SHARED
+        self._default_interval = default_interval
+        self._key = itemgetter(*sorted(self._names | _OTHERS))
+        self._known: dict[tuple[Any, ...], PreparedSampling] = {}
+
+    def prepare(self, body: GenerationFields) -> PreparedSampling:
+        """Return what *body* asks of sampling; its values may be unchecked yet."""
+        key = self._key(vars(body))
+        try:
+            prepared = self._known.get(key)
+        except TypeError:  # not hashable
+            return PreparedSampling(self._request(body))
+        if prepared is None:
+            if len(self._known) >= _MAX_REMEMBERED:
+                self._known.clear()
+            prepared = self._known[key] = PreparedSampling(self._request(body))
+        return prepared
+
+    def _request(self, body: GenerationFields) -> SamplingRequest:
+        return _sampling(body, self._surface, self._names, self._default_interval)
 
 
 def _sampling(

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import attrs
 
+from vllmfront.api.openai._sampling import SamplingMemo
 from vllmfront.chat import ChatRenderer
 from vllmfront.engine import (
     EngineRequest,
@@ -16,7 +17,7 @@ from vllmfront.engine import (
 )
 from vllmfront.errors import EngineUnavailable, ModelNotFound, VllmFrontError
 from vllmfront.models import GenerationDefaults
-from vllmfront.text import LogprobDecoder, SamplingLimits, Tokenizer
+from vllmfront.text import LogprobDecoder, SamplingLimits, Surface, Tokenizer
 
 
 class Engine(Protocol):
@@ -71,7 +72,14 @@ class ModelService:
     generation: GenerationDefaults
     engine: Engine
     options: ServiceOptions = attrs.field(factory=ServiceOptions)
+    chat_sampling: SamplingMemo = attrs.field(init=False)
+    completion_sampling: SamplingMemo = attrs.field(init=False)
     _decoders: dict[tuple[bool, bool], LogprobDecoder] = attrs.field(init=False, factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        interval = self.options.stream_interval
+        self.chat_sampling = SamplingMemo(Surface.CHAT, interval)
+        self.completion_sampling = SamplingMemo(Surface.COMPLETION, interval)
 
     @property
     def model(self) -> str:
@@ -102,15 +110,14 @@ class ModelService:
         """Refuse work that no engine could take now.
 
         Raises:
-            EngineUnavailable: The engines are loading.
-            EngineDied: They are gone for good.
+            EngineUnavailable: The engines are loading, or gone: others may take their place.
         """
         state = self.engine.state
         if state is EngineState.READY:
             return
         error = self.engine.error
         if state is EngineState.DEAD and error is not None:
-            raise type(error)(str(error))
+            raise EngineUnavailable(f"The engine is gone: {str(error).rstrip('.')}.") from error
         raise EngineUnavailable(f"The engine is not ready: its state is {state.name}.")
 
     def logprob_decoder(self, *, skip_special_tokens: bool, as_token_ids: bool) -> LogprobDecoder:
