@@ -156,6 +156,8 @@ class Frontend:
     log: Path
     port: int = 0
     handshake: str = ""
+    key: tuple[str, ...] = ()
+    """Headers that let the rig itself in."""
 
     @property
     def pid(self) -> int:
@@ -209,7 +211,7 @@ class Frontend:
         await until_async(lambda: self._has_load(number))
 
     async def _has_load(self, number: int) -> bool:
-        load: int = (await self.get("/load")).json["server_load"]
+        load: int = (await self.get("/load", *self.key)).json["server_load"]
         return load == number
 
     async def check_works(self) -> None:

@@ -84,58 +84,61 @@ async def test_garbage_is_refused_and_forgotten(
     assert engine.busy == 0
 
 
-@pytest.mark.parametrize(
-    ("data", "status"),
-    [
-        # Two readers of one message must not disagree about where it ends.
-        (b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
-        (b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n", 400),
-        (b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello!", 400),
-        (b"Content-Length: 5, 5\r\n\r\nhello", 400),
-        (b"Content-Length: +5\r\n\r\nhello", 400),
-        (b"Content-Length: -1\r\n\r\nhello", 400),
-        (b"Content-Length: 0x5\r\n\r\nhello", 400),
-        (b"Content-Length: 5\x00\r\n\r\nhello", 400),
-        (b"Content-Length: 99999999999999999999999\r\n\r\n", 400),
-        (b"Content-Length: \xb2\r\n\r\n", 400),
-        (b"Content-Length : 5\r\n\r\nhello", 400),
-        (b"Content-Length\r\n: 5\r\n\r\nhello", 400),
-        (b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n", 400),
-        (b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n", 400),
-        (b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501),
-        (b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n", 400),
-        (b"Transfer-Encoding:\x0bchunked\r\n\r\n0\r\n\r\n", 400),
-        (b"Transfer-Encoding: chunked\r\n\r\n-1\r\n\r\n", 400),
-        (b"Transfer-Encoding: chunked\r\n\r\n0x1\r\na\r\n0\r\n\r\n", 400),
-        (b"Transfer-Encoding: chunked\r\n\r\n1_0\r\na\r\n0\r\n\r\n", 400),
-        (b"Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n", 400),
-        (b"Transfer-Encoding: chunked\r\n\r\n7fffffffffffffff\r\n", 400),
-        (b"Transfer-Encoding: chunked\r\n\r\n1\r\nab\r\n0\r\n\r\n", 400),
-        (b"Transfer-Encoding: chunked\r\n\r\n1\na\n0\n\n", 400),
-        (b" folded: x\r\n\r\n", 400),
-        (b"Host: y\r\n\r\n", 400),
-        (b"X: a\rb\r\n\r\n", 400),
-        (b"X: a\x00b\r\n\r\n", 400),
-        (b"X: a\nContent-Length: 5\r\n\r\nhello", 400),
-        (b": nameless\r\n\r\n", 400),
-        (b"A B: c\r\n\r\n", 400),
-        (b"X: " + b"x" * 200_000 + b"\r\n\r\n", 431),
-        (b"".join(b"X-%d: y\r\n" % number for number in range(500)) + b"\r\n", 431),
-        (b"A:\r\n" * 20_000 + b"\r\n", 431),
-        (b"Transfer-Encoding: chunked\r\n\r\n" + b"1;" + b"e" * 200_000 + b"\r\na\r\n", 431),
-        (b"Transfer-Encoding: chunked\r\n\r\n" + b"1;eeeeeeeeeeee\r\na\r\n" * 20_000, 431),
-        (b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"T: x\r\n" * 40_000 + b"\r\n", 431),
-    ],
-)
-async def test_a_doubtful_or_oversized_request_is_refused_and_nothing_behind_it_is_read(
-    frontend: Frontend, engine: Engine, base: Books, data: bytes, status: int
+DOUBTFUL = [
+    # Two readers of one message must not disagree about where it ends.
+    (b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+    (b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n", 400),
+    (b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello!", 400),
+    (b"Content-Length: 5, 5\r\n\r\nhello", 400),
+    (b"Content-Length: +5\r\n\r\nhello", 400),
+    (b"Content-Length: -1\r\n\r\nhello", 400),
+    (b"Content-Length: 0x5\r\n\r\nhello", 400),
+    (b"Content-Length: 5\x00\r\n\r\nhello", 400),
+    (b"Content-Length: 99999999999999999999999\r\n\r\n", 400),
+    (b"Content-Length: \xb2\r\n\r\n", 400),
+    (b"Content-Length : 5\r\n\r\nhello", 400),
+    (b"Content-Length\r\n: 5\r\n\r\nhello", 400),
+    (b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n", 400),
+    (b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n", 400),
+    (b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501),
+    (b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n", 400),
+    (b"Transfer-Encoding:\x0bchunked\r\n\r\n0\r\n\r\n", 400),
+    (b"Transfer-Encoding: chunked\r\n\r\n-1\r\n\r\n", 400),
+    (b"Transfer-Encoding: chunked\r\n\r\n0x1\r\na\r\n0\r\n\r\n", 400),
+    (b"Transfer-Encoding: chunked\r\n\r\n1_0\r\na\r\n0\r\n\r\n", 400),
+    (b"Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n", 400),
+    (b"Transfer-Encoding: chunked\r\n\r\n7fffffffffffffff\r\n", 400),
+    (b"Transfer-Encoding: chunked\r\n\r\n1\r\nab\r\n0\r\n\r\n", 400),
+    (b"Transfer-Encoding: chunked\r\n\r\n1\na\n0\n\n", 400),
+    (b" folded: x\r\n\r\n", 400),
+    (b"Host: y\r\n\r\n", 400),
+    (b"X: a\rb\r\n\r\n", 400),
+    (b"X: a\x00b\r\n\r\n", 400),
+    (b"X: a\nContent-Length: 5\r\n\r\nhello", 400),
+    (b": nameless\r\n\r\n", 400),
+    (b"A B: c\r\n\r\n", 400),
+    (b"X: " + b"x" * 200_000 + b"\r\n\r\n", 431),
+    (b"".join(b"X-%d: y\r\n" % number for number in range(500)) + b"\r\n", 431),
+    (b"A:\r\n" * 20_000 + b"\r\n", 431),
+    (b"Transfer-Encoding: chunked\r\n\r\n" + b"1;" + b"e" * 200_000 + b"\r\na\r\n", 431),
+    (b"Transfer-Encoding: chunked\r\n\r\n" + b"1;eeeeeeeeeeee\r\na\r\n" * 20_000, 431),
+    (b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"T: x\r\n" * 40_000 + b"\r\n", 431),
+]
+"""Headers and body of a POST, and the status that refuses it."""
+
+
+async def test_doubtful_and_oversized_requests_are_refused_and_nothing_behind_them_is_read(
+    frontend: Frontend, engine: Engine, base: Books
 ) -> None:
     begin = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-    received = await frontend.exchange(begin + data + LAST)
-    await frontend.settle(base)
+    for data, status in DOUBTFUL:
+        received = await frontend.exchange(begin + data + LAST)
 
-    assert statuses(received) == [status]
-    assert engine.adds == []
+        assert statuses(received) == [status], data[:100]
+    await frontend.settle(base)
+    await frontend.check_works()
+
+    assert len(engine.adds) == 1
 
 
 async def test_a_target_without_end_is_refused(frontend: Frontend, base: Books) -> None:

@@ -25,3 +25,9 @@ async def test_static_routes_are_known_by_path() -> None:
     async with open_operator_router(Facts(), HttpMetrics(), {}) as router:
         assert router.allowed("/metrics") == b"GET,HEAD"
         assert router.allowed("/v1/nope") is None
+
+
+async def test_a_path_has_one_spelling() -> None:
+    async with open_operator_router(Facts(), HttpMetrics(), {}) as router:
+        for path in ("//health", "/health/", "/Health", "/v1//models", "//v1/models", "/%2fhealth"):
+            assert await status_of(router, "GET", path) == 404

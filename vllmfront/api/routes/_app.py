@@ -25,6 +25,7 @@ def build_operator_app(
     """Build the app; *environ* opens the gates of routes that are hidden by default."""
     app = QuartTrio("vllmfront", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = None  # the HTTP server has limited the body already
+    app.url_map.merge_slashes = False  # other spellings of a path are other paths
     _add_probes(app, facts)
     _add_information(app, facts, http_metrics)
     for route in not_served_routes(environ):

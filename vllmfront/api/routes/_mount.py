@@ -1,10 +1,16 @@
 """Operator routes behind the HTTP server's router."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from typing import cast
 
-from vllmfront.api.http import AsgiApp, Router, open_asgi_bridge
+from vllmfront.api.http import (
+    AsgiApp,
+    HttpRequest,
+    ResponseWriter,
+    Router,
+    open_asgi_bridge,
+)
 from vllmfront.api.metrics import HttpMetrics
 from vllmfront.api.routes._app import build_operator_app
 from vllmfront.api.routes._facts import ServerFacts
@@ -21,7 +27,14 @@ async def open_operator_router(
     """
     app = build_operator_app(facts, http_metrics, environ)
     async with open_asgi_bridge(cast("AsgiApp", app)) as bridge:
-        router = Router(fallback=bridge)
+        nowhere = Router()
+
+        def fallback(request: HttpRequest, response: ResponseWriter, /) -> Awaitable[None]:
+            # The app would drop the slashes in front, and answer for a path that is another one.
+            handler = nowhere if request.path.startswith("//") else bridge
+            return handler(request, response)
+
+        router = Router(fallback=fallback)
         for rule in app.url_map.iter_rules():
             if rule.arguments:
                 continue
