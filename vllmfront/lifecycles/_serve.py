@@ -159,12 +159,16 @@ def _client_config(
     config: ServeConfig, environ: Mapping[str, str] = os.environ
 ) -> EngineClientConfig:
     engine = config.engine
+    all_ours = engine.managed and engine.data_parallel_size_local in {
+        None,
+        engine.data_parallel_size,
+    }
     return EngineClientConfig(
         engine_count=engine.data_parallel_size,
         handshake_host=engine.host,
         handshake_port=engine.handshake_port or 0,
-        all_local=engine.managed
-        and engine.data_parallel_size_local in {None, engine.data_parallel_size},
+        all_local=all_ours,
+        watch_loading=not all_ours,
         ready_timeout=engine.ready_timeout,
         randomize_ids=not switch(environ, "VLLM_DISABLE_REQUEST_ID_RANDOMIZATION"),
         count_metrics=config.server.log_stats,

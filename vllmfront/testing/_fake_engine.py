@@ -57,6 +57,7 @@ class FakeEngine:
         self.rank = rank
         self._registration = attrs.evolve(registration, data_parallel_rank=rank)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._handshake_address = handshake_address
         self._handshake = self._dealer(handshake_address)
         self._inputs: MessageReceiver | None = None
         self._input_socket: zmq.Socket[bytes] | None = None
@@ -112,6 +113,11 @@ class FakeEngine:
         self._outputs.setsockopt(zmq.IPV6, 1)
         self._outputs.set_hwm(0)
         self._outputs.connect(outputs)
+
+    def reconnect_handshake(self) -> None:
+        """Lose the connection of the handshake, and have another; it says nothing by itself."""
+        self._handshake.close(linger=1000)
+        self._handshake = self._dealer(self._handshake_address)
 
     def say_ready(self) -> None:
         self._handshake.send(encode_ready(Ready(local=False, headless=True)))

@@ -138,6 +138,84 @@ async def test_an_unknown_version_is_served_with_one_warning(
     assert caplog.text.count("1.0.0, which this frontend was never tried with") == 1
 
 
+async def test_an_engine_killed_while_it_loads_is_noticed_at_once_and_may_come_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with trio.fail_after(5):
+        async with open_engine_client(CONFIG) as client:
+            old = engine_for(client)
+            await old.say_hello()
+            old.close()
+            error = await client.wait_dead()
+
+            assert str(error) == "engine 0 closed its connection while loading"
+            assert "Engine 0 is lost: engine 0 closed its connection while loading" in caplog.text
+            with engine_for(client) as new:
+                await new.say_hello()
+                await settle()
+                assert state_of(client) is EngineState.LOADING
+                new.register()
+                new.say_ready()
+                await client.wait_ready()
+            assert client.snapshot().ranks[0].incarnation == 2
+
+
+async def test_of_two_that_load_only_the_killed_one_is_lost() -> None:
+    config = attrs.evolve(CONFIG, engine_count=2)
+    with trio.fail_after(5):
+        async with open_engine_client(config) as client:
+            with engine_for(client, 0) as one:
+                other = engine_for(client, 1)
+                await one.say_hello()
+                await other.say_hello()
+                other.close()
+                await wait_lost(client, 1)
+
+                assert state_of(client, 0) is EngineState.LOADING
+                assert state_of(client) is EngineState.LOADING
+
+
+async def test_a_connection_that_only_broke_may_still_bring_its_engine() -> None:
+    with trio.fail_after(5):
+        async with open_engine_client(CONFIG) as client:
+            with engine_for(client) as engine:
+                await engine.say_hello()
+                engine.reconnect_handshake()
+                await client.wait_dead()
+                engine.register()
+                engine.say_ready()
+                await client.wait_state(lambda state: state is EngineState.READY)
+
+            assert client.snapshot().ranks[0].incarnation == 1
+
+
+async def test_an_engine_that_said_ready_may_close_its_handshake() -> None:
+    with trio.fail_after(5):
+        async with open_engine_client(CONFIG) as client:
+            with engine_for(client) as engine:
+                await engine.say_hello()
+                engine.say_ready()
+                engine.reconnect_handshake()
+                await settle()
+                assert state_of(client) is EngineState.LOADING
+                engine.register()
+                await client.wait_ready()
+
+
+async def test_who_watches_processes_tells_of_the_end_while_loading() -> None:
+    config = attrs.evolve(CONFIG, watch_loading=False)
+    with trio.fail_after(5):
+        async with open_engine_client(config) as client:
+            engine = engine_for(client)
+            await engine.say_hello()
+            engine.close()
+            await settle()
+            assert state_of(client) is EngineState.LOADING
+            client.report_death("the engine process was killed by SIGKILL")
+
+            assert str(client.error) == "the engine process was killed by SIGKILL"
+
+
 STEPS: list[tuple[str, list[Callable[[FakeEngine], None]]]] = [
     ("READY", []),
     ("registration", [FakeEngine.say_ready]),

@@ -28,6 +28,10 @@ class EngineClientConfig:
     all_local: bool = False
     """Every engine runs on this host and is ours: data travels over Unix sockets."""
 
+    watch_loading: bool = True
+    """Whether an engine is lost when its connection ends while it loads. False where somebody
+    watches its process, and will know better why it ended."""
+
     ready_timeout: float = attrs.field(default=600.0, validator=validators.gt(0))
     """Seconds for each step of start-up: all HELLOs, all READYs, all registrations."""
 

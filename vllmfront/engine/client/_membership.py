@@ -24,12 +24,20 @@ class Membership:
     but one may become so; else DEAD.
     """
 
-    def __init__(self, ranks: Iterable[int], metrics: EngineMetrics, inputs: MessageRouter) -> None:
+    def __init__(
+        self,
+        ranks: Iterable[int],
+        metrics: EngineMetrics,
+        inputs: MessageRouter,
+        *,
+        watches_loading: bool,
+    ) -> None:
         self.ranks = {rank: EngineRank(rank) for rank in ranks}
         self.state = StateLevel()
         self.info = EngineInfo.of({})
         self._metrics = metrics
         self._inputs = inputs
+        self._watches_loading = watches_loading
         self._loss_observers: list[Callable[[EngineRank], None]] = []
         self._arrival_observers: list[Callable[[EngineRank], None]] = []
         self._served_before = False
@@ -63,6 +71,7 @@ class Membership:
         engine.incarnation += 1
         engine.descriptor = None
         engine.error = None
+        engine.silent = False
         engine.state = EngineState.LOADING
         for observer in self._arrival_observers:
             observer(engine)
@@ -71,12 +80,14 @@ class Membership:
     def engine_joined(self, rank: int, registration: Registration) -> None:
         """Take note that *rank* can serve."""
         engine = self.ranks[rank]
-        if engine.incarnation and engine.state is not EngineState.LOADING:
+        gone = engine.state is not EngineState.LOADING and not engine.silent
+        if engine.incarnation and gone:
             logger.info("Engine %d was lost before its last words of start-up were read", rank)
             return
         engine.registration = registration
         engine.metrics = self._metrics.open_rank(rank, registration.max_model_len)
         engine.error = None
+        engine.silent = False
         engine.state = EngineState.READY
         known = {n: one.registration for n, one in self.ranks.items()}
         self.info = EngineInfo.of({n: one for n, one in known.items() if one is not None})
@@ -89,6 +100,16 @@ class Membership:
             registration.num_gpu_blocks,
         )
         self._update()
+
+    def engine_left(self, rank: int) -> None:
+        """Take note that the connection of *rank* has ended while it was loading.
+
+        Should that have been the network's fault, it may still join.
+        """
+        engine = self.ranks[rank]
+        if self._watches_loading and engine.state is EngineState.LOADING:
+            engine.silent = True
+            self.lose(engine, EngineDied(f"engine {rank} closed its connection while loading"))
 
     def lose(self, engine: EngineRank, error: VllmFrontError) -> None:
         """Take note that *engine* is gone, unless that is known: the first cause sticks."""

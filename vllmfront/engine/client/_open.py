@@ -18,7 +18,7 @@ from vllmfront.engine.client._link import EngineLink
 from vllmfront.engine.client._membership import Membership
 from vllmfront.engine.client._reader import OutputReader
 from vllmfront.engine.client._utility import UtilityCalls
-from vllmfront.engine.handshake import Roster, serve_handshake, watch_start_up
+from vllmfront.engine.handshake import HandshakeOwner, Roster, watch_start_up
 from vllmfront.engine.metrics import EngineMetrics, TerminalCause
 from vllmfront.engine.transport import (
     MessageReceiver,
@@ -47,6 +47,7 @@ class _Sockets:
     outputs: MessageReceiver
     input_monitor: PeerMonitor
     output_monitor: PeerMonitor
+    handshake_monitor: PeerMonitor | None
     advertised_host: str
 
     def addresses(self) -> EngineAddresses:
@@ -126,7 +127,9 @@ def _start(nursery: trio.Nursery, tasks: Sequence[Callable[[], Awaitable[None]]]
 def _assemble(config: EngineClientConfig, metrics: EngineMetrics, sockets: _Sockets) -> _Parts:
     """Connect the parts of a client; nothing runs yet."""
     roster = Roster(config.ranks, owns_handshake=sockets.handshake is not None)
-    membership = Membership(config.ranks, metrics, sockets.inputs)
+    membership = Membership(
+        config.ranks, metrics, sockets.inputs, watches_loading=config.watch_loading
+    )
     calls = UtilityCalls(membership)
     books = Books(membership, metrics, IdSource(randomize=config.randomize_ids))
     connections = OutputConnections(sockets.output_monitor, membership)
@@ -161,10 +164,15 @@ def _assemble(config: EngineClientConfig, metrics: EngineMetrics, sockets: _Sock
         link.serve_departures,
         partial(_watch_start_up, roster, config.ready_timeout, membership),
     ]
-    if sockets.handshake is not None:
-        tasks.append(
-            partial(serve_handshake, sockets.handshake, roster, sockets.addresses(), membership)
+    if sockets.handshake is not None and sockets.handshake_monitor is not None:
+        owner = HandshakeOwner(
+            sockets.handshake,
+            sockets.handshake_monitor,
+            roster=roster,
+            addresses=sockets.addresses(),
+            members=membership,
         )
+        tasks += [owner.serve_messages, owner.serve_departures]
     return _Parts(client=client, books=books, tasks=tasks)
 
 
@@ -188,6 +196,9 @@ def _open_sockets(stack: ExitStack, config: EngineClientConfig, bind_host: str) 
         outputs=outputs,
         input_monitor=stack.enter_context(open_monitor(inputs)),
         output_monitor=stack.enter_context(open_monitor(outputs)),
+        handshake_monitor=(
+            None if handshake is None else stack.enter_context(open_monitor(handshake))
+        ),
         advertised_host=config.advertised_host or bind_host,
     )
 

@@ -18,6 +18,9 @@ class EngineRank:
         self.error: VllmFrontError | None = None
         """Why it is DEAD."""
 
+        self.silent = False
+        """Whether it is DEAD only because its connection ended while it was loading."""
+
         self.registration: Registration | None = None
         """Of the newest process that joined; kept after its death."""
 

@@ -1,19 +1,19 @@
 """Start-up of engines as its owner: HELLO, INIT, READY, and the registration."""
 
 from vllmfront.engine.handshake._owner import (
+    HandshakeOwner,
     Members,
     identity_of,
-    serve_handshake,
     take_registration,
 )
 from vllmfront.engine.handshake._roster import Roster, Step, watch_start_up
 
 __all__ = [
+    "HandshakeOwner",
     "Members",
     "Roster",
     "Step",
     "identity_of",
-    "serve_handshake",
     "take_registration",
     "watch_start_up",
 ]

@@ -3,8 +3,10 @@
 import logging
 from typing import Protocol
 
+import zmq
+
 from vllmfront.engine.handshake._roster import Roster
-from vllmfront.engine.transport import Message, MessageRouter, PeerGone
+from vllmfront.engine.transport import Message, MessageRouter, PeerGone, PeerMonitor
 from vllmfront.engine.wire import (
     EngineAddresses,
     Hello,
@@ -21,7 +23,7 @@ _IDENTITY_BYTES = 2
 
 
 class Members(Protocol):
-    """Who is told about engines that come and join."""
+    """Who is told about engines that come, join and leave."""
 
     def engine_arrived(self, rank: int) -> None:
         """Take note of a new process of *rank*; its predecessor, if any, is gone for good."""
@@ -29,44 +31,91 @@ class Members(Protocol):
     def engine_joined(self, rank: int, registration: Registration) -> None:
         """Take note that *rank* can serve."""
 
+    def engine_left(self, rank: int) -> None:
+        """Take note that the process of *rank* has gone before it said READY."""
 
-async def serve_handshake(
-    router: MessageRouter, roster: Roster, addresses: EngineAddresses, members: Members
-) -> None:
-    """Answer engines until cancelled; those that come back later as well.
+
+class HandshakeOwner:
+    """Answers engines, those that come back later as well; the two ``serve`` tasks of it.
 
     A message that makes no sense costs that message and a log line.
     """
-    while True:
-        message = await router.receive()
-        try:
-            _take_handshake(router, message, roster, addresses, members)
-        except ProtocolError as error:
-            logger.warning("Ignored a handshake message: %s", error)
 
+    def __init__(
+        self,
+        router: MessageRouter,
+        monitor: PeerMonitor,
+        *,
+        roster: Roster,
+        addresses: EngineAddresses,
+        members: Members,
+    ) -> None:
+        self._router = router
+        self._monitor = monitor
+        self._roster = roster
+        self._addresses = addresses
+        self._members = members
+        self._loading: dict[int, int] = {}
+        """Ranks that have not said READY, by the descriptor that their HELLO came over."""
 
-def _take_handshake(
-    router: MessageRouter,
-    message: Message,
-    roster: Roster,
-    addresses: EngineAddresses,
-    members: Members,
-) -> None:
-    rank = _rank_of(message, roster)
-    step = decode_handshake(message[1].bytes)
-    if isinstance(step, Hello):
-        roster.hello(rank)
-        members.engine_arrived(rank)
+    async def serve_messages(self) -> None:
+        """Answer until cancelled."""
+        while True:
+            await self._router.wait_message()
+            self._take_waiting()
+
+    async def serve_departures(self) -> None:
+        """Note engines whose connection ends while they load, until cancelled."""
+        while True:
+            await self._monitor.wait_event()
+            self._take_waiting()
+
+    def _take_waiting(self) -> None:
+        """Read all messages, then give up those that have left: their last words count."""
+        left = self._departures()
+        while (message := self._router.receive_nowait()) is not None:
+            # This message's connection may have the descriptor of one that ended before it.
+            left |= self._departures()
+            try:
+                rank = self._take(message)
+            except ProtocolError as error:
+                logger.warning("Ignored a handshake message: %s", error)
+            else:
+                left.discard(rank)
+        for rank in left:
+            self._members.engine_left(rank)
+
+    def _departures(self) -> set[int]:
+        left = set[int]()
+        while (event := self._monitor.event_nowait()) is not None:
+            rank = self._loading.pop(event.descriptor, None)
+            if rank is not None:
+                left.add(rank)
+        return left
+
+    def _take(self, message: Message) -> int:
+        """Take a message in; return the rank that sent it."""
+        rank = _rank_of(message, self._roster)
+        step = decode_handshake(message[1].bytes)
+        self._loading = {fd: other for fd, other in self._loading.items() if other != rank}
+        if not isinstance(step, Hello):
+            registration = self._roster.ready(rank)
+            if registration is not None:
+                self._members.engine_joined(rank, registration)
+            return rank
+        self._roster.hello(rank)
+        self._members.engine_arrived(rank)
         try:
-            router.send_nowait(message[0].bytes, [encode_init(addresses)])
+            self._router.send_nowait(message[0].bytes, [encode_init(self._addresses)])
         except PeerGone:
             logger.warning("Engine %d left before it got its addresses", rank)
-            return
+            self._members.engine_left(rank)
+            return rank
+        descriptor = message[0].get(zmq.SRCFD)
+        assert isinstance(descriptor, int)
+        self._loading[descriptor] = rank
         logger.info("Engine %d said HELLO and got its addresses; it is loading", rank)
-        return
-    registration = roster.ready(rank)
-    if registration is not None:
-        members.engine_joined(rank, registration)
+        return rank
 
 
 def take_registration(message: Message, roster: Roster, members: Members) -> int:
