@@ -1,4 +1,4 @@
-"""One client connection: two tasks, one socket, requests one after the other."""
+"""One client connection: one task, one socket, requests one after the other."""
 
 import contextlib
 import logging
@@ -27,9 +27,9 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 class Connection:
     """Owns a socket, reads requests from it, and runs the handler for each.
 
-    One task reads, and so sees the client leave at any moment; the other runs handlers. The
-    first reason to end the connection early is kept in ``close_cause``, and both tasks are
-    cancelled.
+    Its task runs handlers. The server's reader calls it whenever there is something to read, and
+    so the client's leaving is seen at any moment. The first reason to end the connection early is
+    kept in ``close_cause``, and the task is cancelled.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Connection:
             if self.close_cause is None:
                 async with trio.open_nursery() as nursery:
                     self._nursery = nursery
-                    nursery.start_soon(self._intake.read, name="http reader")
+                    self._intake.begin()
                     try:
                         await self._serve_requests()
                     finally:
@@ -172,6 +172,9 @@ class Connection:
             self._stop()
         else:
             self._cancel("the client has closed the connection")
+
+    def on_failure(self) -> None:
+        self._cancel("reading failed")
 
     # OutletOwner
 

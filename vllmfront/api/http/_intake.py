@@ -1,6 +1,7 @@
 """The reading half of a connection: bytes in, one request at a time out."""
 
 import enum
+import logging
 import socket as stdlib_socket
 from typing import Protocol
 
@@ -13,7 +14,8 @@ from vllmfront.api.http._parser import RequestParser
 from vllmfront.api.http._rejection import Rejection
 from vllmfront.api.http._state import ServerState
 from vllmfront.api.http._tls import TlsSession
-from vllmfront.api.http._wakeup import Wakeup
+
+logger = logging.getLogger(__name__)
 
 _RECEIVE_BYTES = 64 * 1024
 _MAX_AHEAD_BYTES = 64 * 1024
@@ -44,7 +46,7 @@ class Phase(enum.Enum):
 
 
 class IntakeOwner(Protocol):
-    """The connection around an intake. The calls come from the reading task or a time limit."""
+    """The connection around an intake. The calls come from the server's reader or a time limit."""
 
     def on_request(self, request: HttpRequest) -> None:
         """The next request is here; no other comes before ``Intake.release``."""
@@ -57,6 +59,9 @@ class IntakeOwner(Protocol):
 
     def on_end_of_input(self) -> None:
         """The client has closed its side, or all of it."""
+
+    def on_failure(self) -> None:
+        """A fault of ours, which was logged: the connection cannot go on."""
 
 
 class Intake:
@@ -85,8 +90,9 @@ class Intake:
         self._tls = tls
         self._deadline = Deadline(self._on_timeout)
         self._progress = 0
-        self._room = Wakeup()
+        self._descriptor = sock.fileno()
         self._linger_until = 0.0
+        self._watched = False
         self.phase = Phase.IDLE if tls is None else Phase.HANDSHAKE
         self.ended = False
 
@@ -100,36 +106,57 @@ class Intake:
         """Whether bytes of a later request have arrived already."""
         return self._parser.buffered > 0
 
-    def close(self) -> None:
-        self._deadline.close()
-
-    async def read(self) -> None:
-        """Read until the client's end."""
+    def begin(self) -> None:
+        """Read from now on, whenever there is something, until the client's end."""
         if self._tls is None:
             self._become_idle(first=True)
         else:
             assert self._config.tls is not None
             self._limit(self._config.tls.handshake_timeout)
-        sock, descriptor = self._socket, self._socket.fileno()
-        while not self.ended:
-            await trio.lowlevel.wait_readable(descriptor)
-            try:
-                data = sock.recv(_RECEIVE_BYTES)
-            except BlockingIOError:
-                continue
-            except OSError:
-                data = b""
-            if not data:
-                self._end()
-            elif self._tls is None or self.phase is Phase.DISCARDING:
-                self._on_data(data)
-            else:
-                self._on_encrypted(self._tls, data)
-            if self.phase is Phase.HELD and self._parser.buffered > _MAX_AHEAD_BYTES:
-                await self._room.wait()
+        self._watch()
+
+    def close(self) -> None:
+        """Read no more; due before the socket is closed."""
+        self._deadline.close()
+        self._unwatch()
+
+    def _watch(self) -> None:
+        if not self._watched and not self.ended:
+            self._watched = True
+            self._state.readiness.watch(self._descriptor, self._on_readable)
+
+    def _unwatch(self) -> None:
+        if self._watched:
+            self._watched = False
+            self._state.readiness.unwatch(self._descriptor)
+
+    def _on_readable(self) -> None:
+        try:
+            self._read()
+        except Exception:
+            logger.exception("Reading from an HTTP connection failed")
+            self._unwatch()
+            self._owner.on_failure()
+
+    def _read(self) -> None:
+        try:
+            data = self._socket.recv(_RECEIVE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._end()
+        elif self._tls is None or self.phase is Phase.DISCARDING:
+            self._on_data(data)
+        else:
+            self._on_encrypted(self._tls, data)
+        if self.phase is Phase.HELD and self._parser.buffered > _MAX_AHEAD_BYTES:
+            self._unwatch()
 
     def _end(self) -> None:
         self.ended = True
+        self._unwatch()
         self._owner.on_end_of_input()
 
     def _on_encrypted(self, tls: TlsSession, data: bytes) -> None:
@@ -159,14 +186,15 @@ class Intake:
         self._become_idle()
         if self._parser.buffered:
             self._take_next()
-            self._room.wake()
+            if self._parser.buffered <= _MAX_AHEAD_BYTES or self.phase is not Phase.HELD:
+                self._watch()
 
     def discard(self) -> None:
         """Read no more requests, but go on reading until the client's end, or its time is up."""
         self.phase = Phase.DISCARDING
         self._linger_until = trio.current_time() + _MAX_LINGER
         self._limit(self._config.linger_timeout)
-        self._room.wake()
+        self._watch()
 
     def _take_next(self) -> None:
         try:

@@ -215,5 +215,6 @@ async def serve_http(
     server = HttpServer(listeners, state, tls)
     async with trio.open_nursery() as nursery:
         await nursery.start(state.deadlines.serve, name="http deadlines")
+        await nursery.start(state.readiness.serve, name="http reader")
         nursery.start_soon(server.accept, nursery, name="http accept")
         task_status.started(server)

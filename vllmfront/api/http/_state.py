@@ -8,6 +8,7 @@ from vllmfront.api.http._config import HttpConfig
 from vllmfront.api.http._deadlines import Deadlines
 from vllmfront.api.http._head import HeadEncoder
 from vllmfront.api.http._message import Handler
+from vllmfront.api.http._readiness import Readiness
 
 
 @attrs.define(kw_only=True)
@@ -17,6 +18,7 @@ class ServerState:
     config: HttpConfig
     handler: Handler
     deadlines: Deadlines = attrs.field(factory=Deadlines)
+    readiness: Readiness = attrs.field(factory=Readiness)
     heads: HeadEncoder = attrs.field(factory=HeadEncoder)
     draining: bool = False
     requests_active: int = 0
