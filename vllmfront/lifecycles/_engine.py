@@ -25,8 +25,11 @@ _LOGGER = logging.getLogger(__name__)
 STOP_BUDGET = 5.0
 """Seconds from SIGTERM to SIGKILL, as the reference: its requests have ended before."""
 
-_LINGER = 3.0
-"""Seconds that a process may outlive its engine, to find out itself and say its last words."""
+_LINGER = 10.0
+"""Seconds that a process may outlive its engine, to find out itself and say its last words.
+
+vLLM's launcher takes two on an idle machine; nobody waits meanwhile, all streams have ended.
+"""
 
 
 @attrs.frozen(kw_only=True)
