@@ -1,26 +1,37 @@
+import threading
+
 import pytest
+import trio
 import trio.testing
 
 from vllmfront.engine import StructuredOutputs
 from vllmfront.errors import RequestRejected
-from vllmfront.text import can_check_grammar, check_grammar
-from vllmfront.text._grammar import regex_fault, schema_fault
+from vllmfront.text import GrammarChecker
+from vllmfront.text._grammar import grammar_fault, regex_fault, schema_fault
+
+PARAM = "structured_outputs"
 
 
 async def test_without_the_library_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    constraint = StructuredOutputs(regex="(", backend="guidance")
 
-    assert not can_check_grammar(constraint)
     with trio.testing.assert_no_checkpoints():
-        await check_grammar(constraint)
+        await GrammarChecker().check(StructuredOutputs(regex="(", backend="guidance"), param=PARAM)
 
 
-async def test_other_backends_judge_for_themselves() -> None:
-    pytest.importorskip("llguidance")
-
-    await check_grammar(StructuredOutputs(regex="("))
-    await check_grammar(None)
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        StructuredOutputs(regex="("),
+        StructuredOutputs(grammar="x"),
+        StructuredOutputs(json_object=True, backend="guidance"),
+        StructuredOutputs(choice=["a"], backend="guidance"),
+        StructuredOutputs(structural_tag="{}", backend="guidance"),
+    ],
+)
+async def test_others_judge_for_themselves(constraint: StructuredOutputs) -> None:
+    with trio.testing.assert_no_checkpoints():
+        await GrammarChecker().check(constraint, param=PARAM)
 
 
 @pytest.mark.parametrize(
@@ -30,33 +41,43 @@ async def test_other_backends_judge_for_themselves() -> None:
         (StructuredOutputs(json={"type": "object"}, backend="guidance"), {"json": {"not": {}}}),
         (StructuredOutputs(json="{}", backend="guidance"), {"json": '{"type": "nope"}'}),
         (StructuredOutputs(grammar="start: /a/", backend="guidance"), {"grammar": "x"}),
+        (StructuredOutputs(grammar='root ::= "a"', backend="guidance"), {"grammar": "root ::= ("}),
     ],
 )
 async def test_what_the_library_refuses(good: StructuredOutputs, bad: dict[str, str]) -> None:
     pytest.importorskip("llguidance")
-
-    await check_grammar(good)
-    with pytest.raises(RequestRejected, match="Grammar error") as caught:
-        await check_grammar(StructuredOutputs(**bad, backend="guidance"))  # type: ignore[arg-type]  # any field
-
-    assert caught.value.param == "structured_outputs"
-
-
-async def test_a_long_grammar_is_compiled_in_a_thread() -> None:
-    pytest.importorskip("llguidance")
-    properties = {f"p{i}": {"type": "string"} for i in range(500)}
+    checker = GrammarChecker()
 
     with trio.testing.assert_checkpoints():
-        await check_grammar(
-            StructuredOutputs(json={"type": "object", "properties": properties}, backend="guidance")
-        )
+        await checker.check(good, param=PARAM)
+    with pytest.raises(RequestRejected, match="Grammar error") as caught:
+        await checker.check(StructuredOutputs(**bad, backend="guidance"), param=PARAM)  # type: ignore[arg-type]  # any field
+
+    assert caught.value.param == PARAM
 
 
-async def test_constraints_that_cannot_be_wrong_pass() -> None:
-    pytest.importorskip("llguidance")
+async def test_what_takes_too_long_is_left_to_the_engine(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    release = threading.Event()
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: True)
+    monkeypatch.setattr("vllmfront.text._grammar.grammar_fault", lambda _: release.wait(10))
+    checker = GrammarChecker(seconds=2.0)
+    slow = StructuredOutputs(grammar="a", backend="guidance")
+    started = autojump_clock.current_time()
 
-    await check_grammar(StructuredOutputs(json_object=True, backend="guidance"))
-    await check_grammar(StructuredOutputs(choice=["a"], backend="guidance"))
+    try:
+        await checker.check(slow, param=PARAM)
+        # The lost thread holds up nobody for longer.
+        await checker.check(slow, param=PARAM)
+    finally:
+        release.set()
+
+    assert autojump_clock.current_time() - started == 4.0
+
+
+def test_what_is_too_long_is_left_to_the_engine() -> None:
+    assert grammar_fault(StructuredOutputs(grammar="x" * 100_001, backend="guidance")) is None
 
 
 @pytest.mark.parametrize(

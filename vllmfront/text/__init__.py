@@ -3,7 +3,7 @@
 from vllmfront.text._check import check_request
 from vllmfront.text._constraints import resolve_constraints
 from vllmfront.text._detokenizer import Detokenizer
-from vllmfront.text._grammar import can_check_grammar, check_grammar
+from vllmfront.text._grammar import GrammarChecker
 from vllmfront.text._json import f32, f32_shortest, json_escape
 from vllmfront.text._load import load_tokenizer, tokenizer_from_json
 from vllmfront.text._logprobs import (
@@ -22,6 +22,7 @@ from vllmfront.text._tokenizer import Tokenizer
 __all__ = [
     "CompletionLogprobs",
     "Detokenizer",
+    "GrammarChecker",
     "LogprobDecoder",
     "PromptLogprob",
     "PromptLogprobs",
@@ -31,8 +32,6 @@ __all__ = [
     "StopMatcher",
     "Surface",
     "Tokenizer",
-    "can_check_grammar",
-    "check_grammar",
     "check_ids",
     "check_request",
     "encode_prompt",

@@ -5,6 +5,7 @@ refused here: broken brackets in a regular expression, types that JSON schema ha
 llguidance is the engine's backend and is installed here as well, it has the last word.
 """
 
+import functools
 import importlib
 import importlib.util
 import re
@@ -34,8 +35,12 @@ _TYPES = {"null", "boolean", "object", "array", "number", "integer", "string"}
 _HOLD_SCHEMA = ("items", "additionalProperties", "contains", "not", "if", "then", "else")
 _HOLD_SCHEMAS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _HOLD_NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-_LONG_GRAMMAR = 4096
-"""Characters from which compiling may take milliseconds, and happens in a thread."""
+_LONGEST_GRAMMAR = 100_000
+"""Characters up to which a constraint is compiled here; a schema of that takes 0.3 seconds, and
+twice as long a one four times as much."""
+
+CHECK_SECONDS = 2.0
+"""Until a constraint is left to the engine."""
 
 
 def regex_fault(pattern: str) -> str | None:
@@ -82,59 +87,72 @@ def _unknown_types(schema: Any) -> Iterator[str]:
             yield from _unknown_types(member)
 
 
-def can_check_grammar(constraint: StructuredOutputs | None) -> bool:
+def can_check_grammar(constraint: StructuredOutputs) -> bool:
     """Whether ``check_grammar`` has anything to say."""
     return (
-        constraint is not None
-        and constraint.backend == "guidance"
+        constraint.backend == "guidance"
+        and not constraint.json_object  # the library's own
+        and constraint.choice is None
+        and constraint.structural_tag is None
         and importlib.util.find_spec("llguidance") is not None
     )
 
 
-async def check_grammar(constraint: StructuredOutputs | None) -> None:
-    """Compile a constraint as the engine will, where the same library is installed here.
+class GrammarChecker:
+    """Compiles constraints as the engine will, where the same library is installed here.
 
-    Long ones are compiled in a worker thread.
-
-    Raises:
-        RequestRejected: The library refuses it, in the library's words.
+    It works in a thread. What is too long, or has not compiled in time, is left to the engine,
+    which compiles without holding anybody up.
     """
-    if constraint is None or not can_check_grammar(constraint):
-        return
-    source = _grammar_source(constraint)
-    if len(source) < _LONG_GRAMMAR:
-        fault = _llguidance_fault(constraint, source)
-    else:
-        fault = await trio.to_thread.run_sync(
-            _llguidance_fault, constraint, source, abandon_on_cancel=True
-        )
-    if fault:
-        raise RequestRejected(f"Grammar error: {fault}", param="structured_outputs")
+
+    def __init__(self, seconds: float = CHECK_SECONDS) -> None:
+        self._seconds = seconds
+        self._limiter = trio.CapacityLimiter(1)  # a thread cannot be stopped, so one may be lost
+
+    async def check(self, constraint: StructuredOutputs, *, param: str) -> None:
+        """Return once *constraint*, of the request's field *param*, has compiled, or given up.
+
+        Cancelled, it returns at once; the thread goes on to its end, and its result is dropped.
+
+        Raises:
+            RequestRejected: The library refuses it, in the library's words.
+        """
+        if not can_check_grammar(constraint):
+            return
+        fault = None
+        with trio.move_on_after(self._seconds):
+            fault = await trio.to_thread.run_sync(
+                grammar_fault, constraint, abandon_on_cancel=True, limiter=self._limiter
+            )
+        if fault is not None:
+            raise RequestRejected(f"Grammar error: {fault}", param=param)
 
 
-def _grammar_source(constraint: StructuredOutputs) -> str:
-    """Return the constraint's text; empty for those that cannot be wrong."""
+def grammar_fault(constraint: StructuredOutputs) -> str | None:
+    """Return why llguidance cannot compile *constraint*, or None; may take long."""
+    flexible = not constraint.disable_any_whitespace
     if constraint.json is not None:
         schema = constraint.json
-        return schema if isinstance(schema, str) else msgspec.json.encode(schema).decode()
-    return constraint.regex or constraint.grammar or ""
+        text = schema if isinstance(schema, str) else msgspec.json.encode(schema).decode()
+        return _compile_fault("json", text, flexible)
+    if constraint.regex is not None:
+        return _compile_fault("regex", constraint.regex, flexible)
+    return _compile_fault("grammar", constraint.grammar or "", flexible)
 
 
-def _llguidance_fault(constraint: StructuredOutputs, source: str) -> str | None:
-    if not source:
+@functools.lru_cache(maxsize=64)  # clients send the same few again and again
+def _compile_fault(kind: str, text: str, flexible_whitespace: bool) -> str | None:
+    if len(text) > _LONGEST_GRAMMAR:
         return None
-    matcher = importlib.import_module("llguidance").LLMatcher
+    library = importlib.import_module("llguidance")
     try:
-        if constraint.json is not None:
-            flexible = not constraint.disable_any_whitespace
-            grammar = matcher.grammar_from_json_schema(
-                source, defaults={"whitespace_flexible": flexible}
+        if kind == "json":
+            grammar = library.LLMatcher.grammar_from_json_schema(
+                text, defaults={"whitespace_flexible": flexible_whitespace}
             )
-        elif constraint.regex is not None:
-            grammar = matcher.grammar_from_regex(source)
         else:
-            grammar = matcher.grammar_from_lark(source)
+            grammar = library.grammar_from(kind, text)
     except (ValueError, TypeError) as error:
         return str(error)
-    fault: str = matcher.validate_grammar(grammar)
+    fault: str = library.LLMatcher.validate_grammar(grammar)
     return fault or None

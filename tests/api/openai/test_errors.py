@@ -5,10 +5,21 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from tests.api.openai._harness import CHAT, COMPLETIONS, JSON_TYPE, Api, PaperWriter, chat
+from tests.api.openai._harness import (
+    CHAT,
+    COMPLETIONS,
+    JSON_TYPE,
+    Api,
+    PaperWriter,
+    chat,
+    completion,
+    open_api,
+)
 from vllmfront.api.http import HttpRequest
-from vllmfront.api.openai import OpenAiRoutes, ServiceSlot
+from vllmfront.api.openai import OpenAiRoutes, ServiceOptions, ServiceSlot
 from vllmfront.engine import EngineError, FinishReason, RequestStream
+from vllmfront.models import ModelDescription
+from vllmfront.text import SamplingLimits, Tokenizer
 
 DONE = "data: [DONE]"
 
@@ -310,3 +321,35 @@ async def test_a_bug_in_the_middle_of_a_stream_cuts_the_connection(
     assert writer.started
     assert not writer.finished
     assert api.client.num_in_flight == 0
+
+
+GUIDED = ServiceOptions(limits=SamplingLimits(structured_backend="guidance"))
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("structured_outputs", {"regex": "[a-z"}),
+        ("structured_outputs", {"grammar": "start: missing"}),
+        ("structured_outputs", {"json": {"type": "object", "patternProperties": {"(": {}}}}),
+        ("response_format", {"type": "json_schema", "json_schema": {"name": "x", "schema": {"not": {}}}}),  # noqa: E501
+    ],
+)  # fmt: skip
+async def test_a_constraint_that_llguidance_cannot_compile_never_reaches_the_engine(
+    model: ModelDescription, tokenizer: Tokenizer, path: str, field: str, value: object
+) -> None:
+    pytest.importorskip("llguidance")
+    body = chat(**{field: value}) if path == CHAT else completion(**{field: value})
+    good = chat(structured_outputs={"regex": "a"})
+    async with open_api(model, tokenizer, GUIDED) as api:
+        refused = await api.answer(path, body)
+        call = api.post(CHAT, good)
+        add = await api.engine.receive_add()
+        api.say(add, [64], FinishReason.STOP)
+        served = await call.finished()
+
+    assert refused.status == 400
+    assert refused.json["error"]["param"] == field
+    assert refused.json["error"]["message"]
+    assert served.status == 200

@@ -96,6 +96,11 @@ class Admission:
                 limits=service.options.limits,
             ),
         )
+        if params.structured_outputs is not None and not self.prepared.compiled:
+            given = sampling.structured_outputs is not None
+            param = "structured_outputs" if given else "response_format"
+            await service.grammars.check(params.structured_outputs, param=param)
+            self.prepared.compiled = True
         self.prepared.remember(params)
         return params
 

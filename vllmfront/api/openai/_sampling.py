@@ -62,6 +62,9 @@ class PreparedSampling:
     checked: bool = False
     """Whether ``text.check_request`` has passed it."""
 
+    compiled: bool = False
+    """Whether ``text.GrammarChecker`` has passed its constraint."""
+
     lowered: dict[int, SamplingParams] = attrs.field(factory=dict, init=False)
     """By ``max_tokens``, which is all that depends on a request's prompt."""
 

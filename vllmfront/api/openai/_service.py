@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Protocol
 
 import attrs
@@ -17,7 +16,7 @@ from vllmfront.engine import (
 )
 from vllmfront.errors import EngineUnavailable, ModelNotFound, VllmFrontError
 from vllmfront.models import GenerationDefaults
-from vllmfront.text import LogprobDecoder, SamplingLimits, Surface, Tokenizer
+from vllmfront.text import GrammarChecker, LogprobDecoder, SamplingLimits, Surface, Tokenizer
 
 
 class Engine(Protocol):
@@ -72,6 +71,7 @@ class ModelService:
     generation: GenerationDefaults
     engine: Engine
     options: ServiceOptions = attrs.field(factory=ServiceOptions)
+    grammars: GrammarChecker = attrs.field(factory=GrammarChecker)
     chat_sampling: SamplingMemo = attrs.field(init=False)
     completion_sampling: SamplingMemo = attrs.field(init=False)
     _decoders: dict[tuple[bool, bool], LogprobDecoder] = attrs.field(init=False, factory=dict)
@@ -155,12 +155,3 @@ class ServiceSlot:
         if self._service is None:
             raise EngineUnavailable("The model is not ready: its state is LOADING.")
         return self._service
-
-    @contextmanager
-    def counted(self) -> Iterator[None]:
-        """Count a request for as long as the block runs."""
-        self.load += 1
-        try:
-            yield
-        finally:
-            self.load -= 1
