@@ -6,10 +6,8 @@ from itertools import repeat
 
 import pytest
 
+from tests.end_to_end.deployments import DEPLOYMENTS, Ahead, Deployment
 from tests.end_to_end.rig import (
-    DEPLOYMENTS,
-    Ahead,
-    Deployment,
     Server,
     external_options,
     managed_options,

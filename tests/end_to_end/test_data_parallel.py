@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.end_to_end.chats import FRANCE
-from tests.end_to_end.rig import Deployment, Server
+from tests.end_to_end.deployments import Deployment
+from tests.end_to_end.rig import Server
 
 pytestmark = pytest.mark.engine
 

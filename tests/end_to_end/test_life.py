@@ -8,7 +8,8 @@ import signal
 import pytest
 
 from tests.end_to_end.chats import FRANCE
-from tests.end_to_end.rig import Deployment, engines_for, wait_until
+from tests.end_to_end.deployments import Deployment, engines_for
+from tests.end_to_end.rig import wait_until
 from tests.lifecycles.rig import alive
 
 pytestmark = pytest.mark.engine
