@@ -40,20 +40,22 @@ class InferenceRoute:
         self._serve = serve
 
     async def __call__(self, request: HttpRequest, response: ResponseWriter) -> None:
-        with self._slot.counted():
-            try:
-                await self._serve(request, response)
-            except VllmFrontError as error:
-                self._answer(response, error)
-            except trio.Cancelled:
-                if close_cause(request) is TerminalCause.SHUTDOWN:
-                    self._answer(response, shutting_down())
-                raise
-            except Exception as error:
-                _LOGGER.exception("Handling %s %s failed", request.method, request.path)
-                if response.started:
-                    raise  # the connection has to be cut: this stream has no end
-                self._answer(response, error)
+        self._slot.load += 1
+        try:
+            await self._serve(request, response)
+        except VllmFrontError as error:
+            self._answer(response, error)
+        except trio.Cancelled:
+            if close_cause(request) is TerminalCause.SHUTDOWN:
+                self._answer(response, shutting_down())
+            raise
+        except Exception as error:
+            _LOGGER.exception("Handling %s %s failed", request.method, request.path)
+            if response.started:
+                raise  # the connection has to be cut: this stream has no end
+            self._answer(response, error)
+        finally:
+            self._slot.load -= 1
 
     def _answer(self, response: ResponseWriter, error: Exception) -> None:
         """Answer *error*, unless an answer is on its way that ends in its own manner."""

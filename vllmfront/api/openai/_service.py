@@ -1,7 +1,7 @@
 """What the completion routes serve: a model, its engine, and the operator's options."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import attrs
