@@ -26,15 +26,15 @@ async def frontend(shared_frontend: Frontend) -> AsyncGenerator[Frontend]:
 
 
 @pytest.fixture
-async def engine(frontend: Frontend) -> AsyncGenerator[Engine]:
+async def engine(shared_frontend: Frontend) -> AsyncGenerator[Engine]:
     """An engine that has joined the frontend."""
-    async with open_engine(frontend) as engine:
+    async with open_engine(shared_frontend) as engine:
         yield engine
 
 
 @pytest.fixture
-async def base(frontend: Frontend, engine: Engine) -> Books:
+async def base(shared_frontend: Frontend, engine: Engine) -> Books:
     """The frontend's books once it has answered a request."""
-    await frontend.check_works()
+    await shared_frontend.check_works()
     engine.heard.clear()
-    return await frontend.books()
+    return await shared_frontend.books()

@@ -373,3 +373,24 @@ async def until_async(condition: Callable[[], Any]) -> None:
     with trio.fail_after(BUDGET):
         while not await condition():  # noqa: ASYNC110
             await trio.sleep(0.005)
+
+
+@contextlib.contextmanager
+def engine_process(frontend: Frontend, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run an engine in a process of its own; afterwards it is killed, if it still lives."""
+    command = [
+        sys.executable, "-m", "vllmfront", "simulate", "--handshake", frontend.handshake,
+        "--vocab-size", "2048", "--max-model-len", "100000", "--step-ms", "2", *flags,
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def events(received: bytes) -> list[str]:
+    """Return the data of a stream's events, from the bytes of its whole answer."""
+    body = parse_answer(received).body.decode()
+    return [line.removeprefix("data: ") for line in body.split("\n\n") if line[:6] == "data: "]
