@@ -26,7 +26,6 @@ DEVIATIONS: tuple[Deviation, ...] = (
     Deviation("chat-list-body", "a list is never a request", message_only=True),
     Deviation("*-not-utf8", "another JSON parser", message_only=True),
     Deviation("*-deep", "another JSON parser", message_only=True),
-    Deviation("chat-top_k-3", "the field holds 32 bits on both sides", message_only=True),
 )
 
 

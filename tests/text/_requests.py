@@ -10,6 +10,7 @@ from vllmfront.text import (
     SamplingRequest,
     Surface,
     check_request,
+    check_schema,
     lower_sampling,
     tokenizer_from_json,
 )
@@ -39,6 +40,7 @@ def lower(
 ) -> SamplingParams:
     """Check and lower a request as a route does."""
     limits = limits or SamplingLimits()
+    check_schema(request, limits)
     check_request(request, limits)
     return lower_sampling(
         request,

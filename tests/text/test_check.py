@@ -6,14 +6,20 @@ import pytest
 
 from tests.text._requests import chat, completion
 from vllmfront.errors import ConfigurationError, MalformedRequest, RequestRejected
-from vllmfront.text import SamplingLimits, SamplingRequest, check_request
+from vllmfront.text import SamplingLimits, SamplingRequest, check_request, check_schema
 
 LIMITS = SamplingLimits()
 
 
+def check(request: SamplingRequest, limits: SamplingLimits) -> None:
+    """Check as a route does, which looks for the model in between."""
+    check_schema(request, limits)
+    check_request(request, limits)
+
+
 def complaint(request: SamplingRequest, limits: SamplingLimits = LIMITS) -> tuple[str, str | None]:
     with pytest.raises(RequestRejected) as caught:
-        check_request(request, limits)
+        check(request, limits)
     return caught.value.message, caught.value.param
 
 
@@ -192,7 +198,7 @@ def test_keys_that_are_no_ids(key: str) -> None:
     ],
 )
 def test_what_passes(request_: SamplingRequest) -> None:
-    check_request(request_, LIMITS)
+    check(request_, LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +215,7 @@ def test_what_passes(request_: SamplingRequest) -> None:
 )
 def test_integers_that_the_wire_cannot_carry(fields: dict[str, int], told: str) -> None:
     with pytest.raises(MalformedRequest) as caught:
-        check_request(completion(**fields), LIMITS)
+        check_schema(completion(**fields), LIMITS)
 
     assert caught.value.message.endswith(told)
 

@@ -2,7 +2,7 @@
 
 from vllmfront.chat._budget import DEFAULT_FUEL, fuel_from_environment
 from vllmfront.chat._content_format import ContentFormat
-from vllmfront.chat._errors import TemplateFailed
+from vllmfront.chat._errors import InvalidMessages, TemplateFailed
 from vllmfront.chat._message import ChatPrompt, Message, RenderedChat, Tool, ToolCall
 from vllmfront.chat._parse import available_tools, parse_messages, parse_tools
 from vllmfront.chat._renderer import ChatOptions, ChatRenderer
@@ -19,6 +19,7 @@ __all__ = [
     "ChatPrompt",
     "ChatRenderer",
     "ContentFormat",
+    "InvalidMessages",
     "Message",
     "NamedTemplates",
     "RenderedChat",

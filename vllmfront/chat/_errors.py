@@ -1,6 +1,6 @@
 """What goes wrong between messages and prompt, beyond the client's own faults."""
 
-from vllmfront.errors import VllmFrontError
+from vllmfront.errors import RequestRejected, VllmFrontError
 
 
 class TemplateFailed(VllmFrontError):
@@ -14,3 +14,7 @@ class TemplateFailed(VllmFrontError):
         self.reason = reason
         self.message = f"failed to submit chat request: {reason}"
         super().__init__(self.message)
+
+
+class InvalidMessages(RequestRejected):
+    """Raised when messages have the right types and are empty where they must not be."""

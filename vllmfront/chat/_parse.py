@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import attrs
 
+from vllmfront.chat._errors import InvalidMessages
 from vllmfront.chat._message import Message, Tool, ToolCall
 from vllmfront.errors import MalformedRequest, RequestRejected
 
@@ -290,7 +291,7 @@ def _invalid(rule: str, raw: Sequence[Any]) -> NoReturn:
     shown = _debug_form(raw)
     if len(shown) > _SHOWN_CHARACTERS:
         shown = f"{shown[:_SHOWN_CHARACTERS]}..."
-    raise RequestRejected(f'messages: Validation error: {rule} [{{"value": {shown}}}]')
+    raise InvalidMessages(f'messages: Validation error: {rule} [{{"value": {shown}}}]')
 
 
 def _debug_form(value: Any) -> str:

@@ -1,6 +1,6 @@
 """Tokens to text and back: tokenizers, detokenizer, stop strings, logprobs, sampling parameters."""
 
-from vllmfront.text._check import check_request
+from vllmfront.text._check import check_request, check_schema
 from vllmfront.text._constraints import resolve_constraints
 from vllmfront.text._detokenizer import Detokenizer
 from vllmfront.text._grammar import GrammarChecker
@@ -34,6 +34,7 @@ __all__ = [
     "Tokenizer",
     "check_ids",
     "check_request",
+    "check_schema",
     "encode_prompt",
     "f32",
     "f32_shortest",

@@ -4,7 +4,7 @@ The order and the wording are the peer's. Chat requests go through a schema firs
 come all together in its own form; after that every rule stands for itself.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from vllmfront.errors import MalformedRequest, RequestRejected
@@ -23,18 +23,33 @@ _CHAT_RANGES = {
 _CHAT_MAX_N = 10
 
 
+def check_schema(
+    request: SamplingRequest, limits: SamplingLimits, others: Sequence[str] = ()
+) -> None:
+    """Check what clients learn of before anything else, even that the model is unknown.
+
+    Args:
+        request: What they ask for.
+        limits: What the operator allows.
+        others: Complaints about other fields, in the same form.
+
+    Raises:
+        RequestRejected: With all complaints.
+    """
+    _check_integers(request)
+    if request.surface is Surface.CHAT:
+        _complain([*others, *_chat_fields(request), *_stop_field(request, limits)])
+        _complain(list(_chat_rules(request)))
+    else:
+        _complain([*others, *_stop_field(request, limits)])
+
+
 def check_request(request: SamplingRequest, limits: SamplingLimits) -> None:
-    """Check all that does not depend on the model or the prompt.
+    """Check all that ``check_schema`` does not, and that depends on neither model nor prompt.
 
     Raises:
         RequestRejected: A rule is broken; the field is named.
     """
-    _check_integers(request)
-    if request.surface is Surface.CHAT:
-        _check_schema([*_chat_fields(request), *_stop_field(request, limits)])
-        _check_schema(list(_chat_rules(request)))
-    else:
-        _check_schema(list(_stop_field(request, limits)))
     _check_choices(request, limits)
     if request.surface is Surface.CHAT:
         _check_chat_logprobs(request)
@@ -79,7 +94,7 @@ def _check_integers(request: SamplingRequest) -> None:
             )
 
 
-def _check_schema(complaints: list[str]) -> None:
+def _complain(complaints: list[str]) -> None:
     if complaints:
         raise RequestRejected("\n".join(complaints))
 

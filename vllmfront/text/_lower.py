@@ -156,18 +156,18 @@ def resolve_max_tokens(request: SamplingRequest, defaults: GenerationDefaults, r
 def _repetition_detection(wanted: RepetitionDetection | None) -> RepetitionDetection | None:
     if wanted is None:
         return None
-    if wanted.min_count < 2:  # noqa: PLR2004  # what occurs once is no repetition
-        raise RequestRejected(
-            "invalid repetition detection params: `min_count` must be at least 2,"
-            f" got min_count={wanted.min_count}"
-        )
-    if wanted.max_pattern_size == 0 and wanted.min_pattern_size == 0:
-        return None
     if wanted.min_pattern_size > wanted.max_pattern_size:
         raise RequestRejected(
             "invalid repetition detection params: `min_pattern_size` must be less than or equal to"
             f" `max_pattern_size`, got min_pattern_size={wanted.min_pattern_size},"
             f" max_pattern_size={wanted.max_pattern_size}"
+        )
+    if wanted.max_pattern_size == 0:
+        return None
+    if wanted.min_count < 2:  # noqa: PLR2004  # what occurs once is no repetition
+        raise RequestRejected(
+            "invalid repetition detection params: `min_count` must be at least 2,"
+            f" got min_count={wanted.min_count}"
         )
     return wanted
 

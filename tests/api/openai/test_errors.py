@@ -353,3 +353,105 @@ async def test_a_constraint_that_llguidance_cannot_compile_never_reaches_the_eng
     assert refused.json["error"]["param"] == field
     assert refused.json["error"]["message"]
     assert served.status == 200
+
+
+UNKNOWN = "The model `other` does not exist."
+
+
+@pytest.mark.parametrize(
+    ("fields", "start"),
+    [
+        # The form comes first, then what the schema forbids, then the model, then everything else.
+        ({"top_k": -2, "temperature": 3}, "Failed to deserialize"),
+        ({"tool_choice": 5, "temperature": 3}, "Failed to deserialize"),
+        ({"messages": [{"role": "user"}], "temperature": 3}, "Failed to deserialize"),
+        ({"tools": [{"type": "function"}]}, "Failed to deserialize"),
+        ({"temperature": 3, "min_tokens": 9, "max_tokens": 6}, "temperature: Validation error"),
+        ({"messages": []}, "messages: Validation error: messages cannot be empty"),
+        ({"messages": [], "stop": [""]}, "messages: Validation error: messages cannot be empty"),
+        ({"cache_salt": ""}, "cache_salt: Validation error"),
+        ({"stream_options": {}, "top_logprobs": 4}, "__all__: top_logprobs is only allowed"),
+        ({"stream_options": {}}, "__all__: stream_options can only be used"),
+        ({"use_beam_search": True}, UNKNOWN),
+        ({"tools": []}, UNKNOWN),
+        ({"tool_choice": "auto"}, UNKNOWN),
+        ({"structured_outputs": {}}, UNKNOWN),
+        ({"allowed_token_ids": []}, UNKNOWN),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, UNKNOWN),  # noqa: E501
+    ],
+)  # fmt: skip
+async def test_faults_of_a_chat_are_told_in_the_order_of_the_peer(
+    api: Api, fields: dict[str, object], start: str
+) -> None:
+    writer = await api.answer(CHAT, {**chat(model="other"), **fields})
+
+    assert error(writer)[2].startswith(start)
+
+
+async def test_complaints_are_told_together(api: Api) -> None:
+    body = {**chat(), "messages": [], "stop": [""], "temperature": 3, "cache_salt": ""}
+    writer = await api.answer(CHAT, body)
+
+    told = [line.partition(":")[0] for line in error(writer)[2].split("\n")]
+    assert sorted(told) == ["cache_salt", "messages", "stop", "temperature"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "start"),
+    [
+        ({"prompt": 5, "stop": [""]}, "Failed to deserialize"),
+        ({"top_k": -2, "stop": [""]}, "Failed to deserialize"),
+        ({"stop": [""]}, "stop: Validation error"),
+        ({"cache_salt": ""}, "cache_salt: Validation error"),
+        ({"temperature": 3}, UNKNOWN),
+        ({"suffix": "x"}, UNKNOWN),
+        ({"stream_options": {}}, UNKNOWN),
+        ({"prompt": []}, UNKNOWN),
+    ],
+)
+async def test_faults_of_a_completion_are_told_in_the_order_of_the_peer(
+    api: Api, fields: dict[str, object], start: str
+) -> None:
+    writer = await api.answer(COMPLETIONS, {**completion(model="other"), **fields})
+
+    assert error(writer)[2].startswith(start)
+
+
+@pytest.mark.parametrize(
+    ("detection", "status", "told"),
+    [
+        ({"max_pattern_size": 0, "min_count": 0}, 200, ""),
+        ({"max_pattern_size": 0, "min_pattern_size": 0, "min_count": 1}, 200, ""),
+        ({"max_pattern_size": 0, "min_pattern_size": 1, "min_count": 0}, 400, "`min_pattern_size`"),
+        ({"max_pattern_size": 3, "min_pattern_size": 5, "min_count": 1}, 400, "`min_pattern_size`"),
+        ({"max_pattern_size": 3, "min_count": 1}, 400, "`min_count` must be at least 2"),
+        ({"max_pattern_size": 3}, 400, "missing field `min_count`"),
+    ],
+)
+async def test_repetition_detection_is_switched_off_by_a_pattern_of_no_size(
+    api: Api, detection: dict[str, int], status: int, told: str
+) -> None:
+    call = api.post(CHAT, chat(repetition_detection=detection))
+    if status == 200:
+        add = await api.engine.receive_add()
+        assert add.request.sampling is not None
+        assert add.request.sampling.repetition_detection is None
+        api.say(add, [64], FinishReason.STOP)
+    writer = await call.finished()
+
+    assert writer.status == status
+    assert status == 200 or told in error(writer)[2]
+
+
+@pytest.mark.parametrize(
+    ("top_k", "told"),
+    [
+        (1.5, "top_k: invalid type: floating point `1.5`, expected i64"),
+        (2**32, "top_k: out of range integral type conversion attempted"),
+        (2**63, f"top_k: invalid value: integer `{2**63}`, expected i64"),
+    ],
+)
+async def test_top_k_has_the_range_of_the_peer(api: Api, top_k: float, told: str) -> None:
+    writer = await api.answer(CHAT, chat(top_k=top_k))
+
+    assert error(writer)[2].endswith(told)

@@ -70,3 +70,42 @@ async def test_long_texts_are_worked_off_in_threads(api: Api) -> None:
     back = await api.answer(DETOKENIZE, {"tokens": writer.json["tokens"]})
 
     assert back.json["prompt"] == text
+
+
+NEITHER = "data did not match any variant of untagged enum TokenizeRequest"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "told"),
+    [
+        ({"model": "other"}, 400, NEITHER),
+        ({"model": "other", "messages": [{"role": "user"}]}, 400, NEITHER),
+        ({"messages": [HELLO], "tools": [{"type": "x"}]}, 400, NEITHER),
+        ({"model": "other", "messages": []}, 400, "messages cannot be empty"),
+        ({"model": "other", "messages": [], "prompt": "x"}, 400, "messages cannot be empty"),
+        ({"model": "other", "messages": [HELLO], "chat_template": "x"}, 404, "`other`"),
+        ({"model": "other", "prompt": "x"}, 404, "`other`"),
+        ({"model": "", "prompt": "x"}, 404, "``"),
+    ],
+)
+async def test_faults_are_told_in_the_order_of_the_peer(
+    api: Api, body: dict[str, object], status: int, told: str
+) -> None:
+    writer = await api.answer("/tokenize", body)
+
+    assert writer.status == status
+    assert told in writer.json["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "count"),
+    [
+        ({"prompt": "x", "messages": [{"role": "user"}]}, 1),
+        ({"prompt": 5, "messages": [HELLO]}, 15),
+        ({"messages": [HELLO], "tools": []}, 15),
+    ],
+)
+async def test_the_form_that_fits_counts(api: Api, body: dict[str, object], count: int) -> None:
+    writer = await api.answer("/tokenize", body)
+
+    assert writer.json["count"] == count

@@ -4,7 +4,13 @@ from vllmfront.api.http import HttpRequest, ResponseWriter
 from vllmfront.api.openai._admission import Admission
 from vllmfront.api.openai._answers import AnswerParts, chat_answer, is_short
 from vllmfront.api.openai._body import Body
-from vllmfront.api.openai._chat_request import ChatCompletionRequest, check_chat, check_tools
+from vllmfront.api.openai._chat_request import (
+    ChatCompletionRequest,
+    check_chat,
+    check_chat_form,
+    check_tools,
+)
+from vllmfront.api.openai._fields import complaints_about
 from vllmfront.api.openai._frames import ChatFrames
 from vllmfront.api.openai._general_choice import Extras
 from vllmfront.api.openai._held_heads import HeldHeads
@@ -13,11 +19,13 @@ from vllmfront.api.openai._logprobs import ChatLogprobsWriter
 from vllmfront.api.openai._marks import read_marks
 from vllmfront.api.openai._offload import INLINE_MESSAGES, INLINE_SIZE, Offload
 from vllmfront.api.openai._run import Admitted, run_streamed, run_whole
-from vllmfront.api.openai._service import ServiceSlot
+from vllmfront.api.openai._sampling import PreparedSampling
+from vllmfront.api.openai._service import ModelService, ServiceSlot
 from vllmfront.api.openai._stream import StreamedAnswer
 from vllmfront.api.openai._usage import usage_json
-from vllmfront.chat import ChatPrompt, available_tools, parse_messages, parse_tools
-from vllmfront.text import check_request
+from vllmfront.chat import ChatPrompt, InvalidMessages, available_tools, parse_messages, parse_tools
+from vllmfront.errors import MalformedRequest, RequestRejected
+from vllmfront.text import check_request, check_schema
 
 _BODY = Body(ChatCompletionRequest)
 _ID_PREFIX = "chatcmpl-"
@@ -43,15 +51,18 @@ class ChatCompletions:
         service.check_ready()
         short = len(request.body) <= INLINE_SIZE
         body = await self._offload.run(short, lambda: _BODY.decode(request))
-        check_chat(body)
-        service.check_model(body.model)
-        options = service.options
+        check_chat_form(body)
         prepared = service.chat_sampling.prepare(body)
         short_chat = short and len(body.messages) <= INLINE_MESSAGES
-        chat = await self._offload.run(short_chat, lambda: chat_prompt(body))
-        if not prepared.checked:
-            check_request(prepared.request, options.limits)
-            prepared.checked = True
+        try:
+            chat = await self._offload.run(short_chat, lambda: chat_prompt(body))
+        except MalformedRequest:
+            raise
+        except RequestRejected as error:
+            check_order(service, body, prepared, error)
+            raise
+        check_order(service, body, prepared)
+        check_tools(body, available_tools(chat.tools, chat.messages))
         # How long a client's own template takes does not depend on how long the chat is.
         rendered = await self._offload.run(
             short_chat and chat.chat_template is None, lambda: service.renderer.render(chat)
@@ -150,19 +161,48 @@ async def _answer(
     response.respond(200, body_json)
 
 
+def check_order(
+    service: ModelService,
+    body: ChatCompletionRequest,
+    prepared: PreparedSampling,
+    refusal: RequestRejected | None = None,
+) -> None:
+    """Check everything but the conversation, in the order in which clients learn of faults.
+
+    Args:
+        service: What the request is for.
+        body: The request.
+        prepared: What it asks of sampling.
+        refusal: What is wrong with its conversation, which other faults may precede.
+
+    Raises:
+        RequestRejected: A rule is broken.
+    """
+    limits = service.options.limits
+    complaints = complaints_about(body)
+    if isinstance(refusal, InvalidMessages):
+        complaints = (refusal.message, *complaints)
+    if complaints or not prepared.checked:
+        check_schema(prepared.request, limits, complaints)
+    if body.stream_options is not None and not body.stream:
+        raise RequestRejected("__all__: stream_options can only be used when stream is true")
+    service.check_model(body.model)
+    check_chat(body)
+    if refusal is None and not prepared.checked:
+        check_request(prepared.request, limits)
+        prepared.checked = True
+
+
 def chat_prompt(body: ChatCompletionRequest) -> ChatPrompt:
     """Turn the chat of *body* into values; takes a few microseconds a message.
 
     Raises:
         MalformedRequest: A message or a tool has a wrong form.
-        RequestRejected: The conversation, or ``tool_choice``, is not servable.
+        RequestRejected: The conversation is not servable.
     """
-    messages = parse_messages(body.messages)
-    tools = parse_tools(body.tools)
-    check_tools(body, available_tools(tools, messages))
     return ChatPrompt(
-        messages=messages,
-        tools=tools,
+        messages=parse_messages(body.messages),
+        tools=parse_tools(body.tools),
         tool_choice_is_none=body.tool_choice == "none",
         documents=body.documents,
         add_generation_prompt=body.add_generation_prompt,

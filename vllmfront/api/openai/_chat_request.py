@@ -10,7 +10,7 @@ from vllmfront.api.openai._fields import (
     U32,
     GenerationFields,
     JsonObject,
-    check_shared_fields,
+    check_form,
     refuse_unsupported,
 )
 from vllmfront.chat import Tool
@@ -53,17 +53,22 @@ class ChatCompletionRequest(GenerationFields):
         return None
 
 
-def check_chat(request: ChatCompletionRequest) -> None:
-    """Check what has to do with chats; sampling and messages are checked elsewhere.
+def check_chat_form(request: ChatCompletionRequest) -> None:
+    """Check the form of what has to do with chats; messages and tools are read elsewhere.
 
     Raises:
         MalformedRequest: A field has a form that no client may send.
-        RequestRejected: A rule is broken, or something is not served.
     """
-    check_shared_fields(request)
+    check_form(request)
     _check_tool_choice(request.tool_choice)
-    if request.stream_options is not None and not request.stream:
-        raise RequestRejected("__all__: stream_options can only be used when stream is true")
+
+
+def check_chat(request: ChatCompletionRequest) -> None:
+    """Refuse what is not served.
+
+    Raises:
+        RequestRejected: A field asks for it.
+    """
     names = [
         name
         for name in ("media_io_kwargs", "mm_processor_kwargs")

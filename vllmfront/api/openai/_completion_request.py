@@ -8,7 +8,7 @@ import attrs
 from vllmfront.api.openai._fields import (
     I32,
     GenerationFields,
-    check_shared_fields,
+    check_form,
     refuse_unsupported,
 )
 from vllmfront.errors import MalformedRequest, RequestRejected
@@ -34,10 +34,8 @@ def check_completion(request: CompletionRequest) -> None:
     """Check what has to do with text completions; sampling is checked elsewhere.
 
     Raises:
-        MalformedRequest: A field has a form that no client may send.
         RequestRejected: A rule is broken, or something is not served.
     """
-    check_shared_fields(request)
     names = [name for name in ("prompt_embeds", "suffix") if getattr(request, name) is not None]
     refuse_unsupported(request, names)
     if request.stream_options is not None and not request.stream:
@@ -50,9 +48,9 @@ def prompts_of(request: CompletionRequest) -> list[Prompt]:
     """Return the prompts of a request, one or many, in order.
 
     Raises:
-        MalformedRequest: A list mixes kinds.
-        RequestRejected: A prompt is an empty list.
+        MalformedRequest: A list mixes kinds, or another field has a form that no client may send.
     """
+    check_form(request)
     prompt = request.prompt
     if isinstance(prompt, str):
         return [prompt]

@@ -16,6 +16,7 @@ from vllmfront.api.openai._completion_request import (
     prompts_of,
 )
 from vllmfront.api.openai._echo_choice import EchoChoice
+from vllmfront.api.openai._fields import complaints_about
 from vllmfront.api.openai._frames import CompletionFrames
 from vllmfront.api.openai._general_choice import Extras
 from vllmfront.api.openai._held_heads import HeldHeads
@@ -30,7 +31,7 @@ from vllmfront.api.openai._stream import StreamedAnswer
 from vllmfront.api.openai._usage import usage_json
 from vllmfront.engine import EngineRequest, Logprobs, OutputSink
 from vllmfront.errors import RequestRejected
-from vllmfront.text import check_request
+from vllmfront.text import check_request, check_schema
 
 _BODY = Body(CompletionRequest)
 _ID_PREFIX = "cmpl-"
@@ -59,10 +60,13 @@ class Completions:
         short = len(request.body) <= INLINE_SIZE
         body = await self._offload.run(short, lambda: _BODY.decode(request))
         prompts = await self._offload.run(short, lambda: prompts_of(body))
-        service.check_model(body.model)
-        check_completion(body)
         options = service.options
         prepared = service.completion_sampling.prepare(body)
+        complaints = complaints_about(body)
+        if complaints or not prepared.checked:
+            check_schema(prepared.request, options.limits, complaints)
+        service.check_model(body.model)
+        check_completion(body)
         if not prepared.checked:
             check_request(prepared.request, options.limits)
             prepared.checked = True

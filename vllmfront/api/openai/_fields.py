@@ -14,6 +14,8 @@ I32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 I64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 JsonObject = dict[str, Any]
 
+_MOST_TOP_K = 2**32 - 1
+
 
 @attrs.frozen(kw_only=True)
 class StreamOptions:
@@ -24,8 +26,8 @@ class StreamOptions:
 @attrs.frozen(kw_only=True)
 class RepetitionFields:
     max_pattern_size: U32
+    min_count: U32
     min_pattern_size: U32 | None = None
-    min_count: U32 | None = None
 
 
 # Without slots, because a decoder fills so many of them four times as fast through a dict.
@@ -46,7 +48,7 @@ class GenerationFields:
     n: U32 | None = None
     temperature: float | None = None
     top_p: float | None = None
-    top_k: I32 | None = None
+    top_k: I64 | None = None
     min_p: float | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
@@ -100,24 +102,28 @@ class GenerationFields:
         )
 
 
-def check_shared_fields(request: GenerationFields) -> None:
-    """Refuse values that the class cannot rule out, and fields that nobody serves.
-
-    Everything about sampling is checked by ``vllmfront.text``.
+def check_form(request: GenerationFields) -> None:
+    """Refuse values that no client may send and that the class cannot rule out.
 
     Raises:
-        MalformedRequest: ``top_k`` is below -1.
-        RequestRejected: A field is not supported.
+        MalformedRequest: ``top_k`` is out of range.
     """
-    if request.top_k is not None and request.top_k < -1:
-        raise MalformedRequest(
-            "Failed to deserialize the JSON body into the target type: top_k: top_k must be -1,"
-            f" 0, or a positive integer, got {request.top_k}"
-        )
-    if request.cache_salt == "":
-        raise RequestRejected(
-            'cache_salt: Validation error: length [{"min": Number(1), "value": String("")}]'
-        )
+    top_k = request.top_k
+    if top_k is None or -1 <= top_k <= _MOST_TOP_K:
+        return
+    what = "out of range integral type conversion attempted"
+    if top_k < -1:
+        what = f"top_k must be -1, 0, or a positive integer, got {top_k}"
+    raise MalformedRequest(
+        f"Failed to deserialize the JSON body into the target type: top_k: {what}"
+    )
+
+
+def complaints_about(request: GenerationFields) -> tuple[str, ...]:
+    """Return what is wrong with the fields that have nothing to do with sampling."""
+    if request.cache_salt != "":
+        return ()
+    return ('cache_salt: Validation error: length [{"min": Number(1), "value": String("")}]',)
 
 
 def refuse_unsupported(request: GenerationFields, names: Iterable[str] = ()) -> None:

@@ -116,7 +116,7 @@ def _sampling(
         given["repetition_detection"] = RepetitionDetection(
             max_pattern_size=repetition.max_pattern_size,
             min_pattern_size=repetition.min_pattern_size or 0,
-            min_count=repetition.min_count or 0,
+            min_count=repetition.min_count,
         )
     interval = body.stream_interval
     if interval is None and default_interval > 1:

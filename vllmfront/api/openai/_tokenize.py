@@ -1,6 +1,6 @@
 """``POST /tokenize`` and ``POST /detokenize``."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import msgspec
@@ -10,19 +10,20 @@ from vllmfront.api.openai._body import Body
 from vllmfront.api.openai._fields import U32, JsonObject
 from vllmfront.api.openai._offload import INLINE_MESSAGES, INLINE_SIZE, Offload
 from vllmfront.api.openai._service import ModelService, ServiceSlot
-from vllmfront.chat import ChatPrompt, parse_messages, parse_tools
-from vllmfront.errors import MalformedRequest
+from vllmfront.chat import ChatPrompt, InvalidMessages, parse_messages, parse_tools
+from vllmfront.errors import MalformedRequest, ModelNotFound, RequestRejected
+
+T = TypeVar("T")
 
 _encode = msgspec.json.encode
 
 
 @attrs.frozen(kw_only=True)
-class TokenizeRequest:
-    """Both forms: a prompt, or a chat; where both are given the chat counts."""
+class TokenizeChat:
+    """The form that is tried first."""
 
     model: str | None = None
-    prompt: str | None = None
-    messages: list[Any] | None = None
+    messages: list[Any]
     tools: list[Any] | None = None
     documents: list[Any] | None = None
     add_special_tokens: bool | None = None
@@ -32,6 +33,33 @@ class TokenizeRequest:
     chat_template_kwargs: JsonObject | None = None
     return_token_strs: bool | None = None
 
+    def parse(self) -> ChatPrompt:
+        """Return the chat.
+
+        Raises:
+            MalformedRequest: A message or a tool has a wrong form.
+            RequestRejected: The conversation is not servable.
+        """
+        return ChatPrompt(
+            messages=parse_messages(self.messages),
+            tools=parse_tools(self.tools or None),
+            documents=self.documents,
+            add_generation_prompt=self.add_generation_prompt,
+            continue_final_message=bool(self.continue_final_message),
+            chat_template=self.chat_template,
+            chat_template_kwargs=self.chat_template_kwargs or {},
+        )
+
+
+@attrs.frozen(kw_only=True)
+class TokenizePrompt:
+    """The form that counts where the other does not fit."""
+
+    model: str | None = None
+    prompt: str
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+
 
 @attrs.frozen(kw_only=True)
 class DetokenizeRequest:
@@ -39,7 +67,8 @@ class DetokenizeRequest:
     tokens: list[U32]
 
 
-_TOKENIZE = Body(TokenizeRequest)
+_CHAT = Body(TokenizeChat)
+_PROMPT = Body(TokenizePrompt)
 _DETOKENIZE = Body(DetokenizeRequest)
 _NEITHER_FORM = (
     "Failed to deserialize the JSON body into the target type: data did not match any variant of"
@@ -57,16 +86,21 @@ class Tokenize:
     async def __call__(self, request: HttpRequest, response: ResponseWriter) -> None:
         service = self._slot.require()
         short = len(request.body) <= INLINE_SIZE
-        body = await self._offload.run(short, lambda: _decode(request))
-        service.check_model(body.model)
-        text = body.prompt
+        body, chat, refusal = await self._offload.run(short, lambda: _read(request))
+        if isinstance(refusal, InvalidMessages):
+            raise refusal
+        _check_model(service, body.model)
+        if refusal is not None:
+            raise refusal
         special = body.add_special_tokens
-        if body.messages is not None:
-            short = short and len(body.messages) <= INLINE_MESSAGES
-            text = await self._offload.run(short, lambda: _render(service, body))
+        if isinstance(body, TokenizePrompt):
+            text = body.prompt
+        else:
+            assert chat is not None
+            short = short and len(body.messages) <= INLINE_MESSAGES and body.chat_template is None
+            rendered = await self._offload.run(short, lambda: service.renderer.render(chat))
+            text = rendered.text
             special = bool(special)
-        if text is None:
-            raise MalformedRequest(_NEITHER_FORM)
         token_ids = await service.tokenizer.encode_async(text, special is not False)
         strings = None
         if body.return_token_strs:
@@ -91,30 +125,55 @@ class Detokenize:
         service = self._slot.require()
         short = len(request.body) <= INLINE_SIZE
         body = await self._offload.run(short, lambda: _DETOKENIZE.decode(request))
-        service.check_model(body.model)
+        _check_model(service, body.model)
         text = await self._offload.run(
             short, lambda: service.tokenizer.decode(body.tokens, skip_special_tokens=False)
         )
         response.respond(200, _encode({"prompt": text}))
 
 
-def _decode(request: HttpRequest) -> TokenizeRequest:
+def _read(
+    request: HttpRequest,
+) -> tuple[TokenizeChat | TokenizePrompt, ChatPrompt | None, RequestRejected | None]:
+    """Return the body, the chat in it, and why it is none that can be served.
+
+    Raises:
+        MalformedRequest: It is no JSON, or fits neither form.
+    """
+    body = _decode(_CHAT, request)
+    if body is not None:
+        try:
+            return body, body.parse(), None
+        except MalformedRequest:
+            pass  # no chat either
+        except RequestRejected as refusal:
+            return body, None, refusal
+    prompt = _decode(_PROMPT, request)
+    if prompt is None:
+        raise MalformedRequest(_NEITHER_FORM)
+    return prompt, None, None
+
+
+def _decode(form: Body[T], request: HttpRequest) -> T | None:
+    """Return the body, or None where it has another form.
+
+    Raises:
+        MalformedRequest: It is no JSON.
+    """
     try:
-        return _TOKENIZE.decode(request)
+        return form.decode(request)
     except MalformedRequest as error:
         if isinstance(error.__cause__, msgspec.ValidationError):
-            raise MalformedRequest(_NEITHER_FORM) from error
+            return None
         raise
 
 
-def _render(service: ModelService, body: TokenizeRequest) -> str:
-    chat = ChatPrompt(
-        messages=parse_messages(body.messages or []),
-        tools=parse_tools(body.tools),
-        documents=body.documents,
-        add_generation_prompt=body.add_generation_prompt,
-        continue_final_message=bool(body.continue_final_message),
-        chat_template=body.chat_template,
-        chat_template_kwargs=body.chat_template_kwargs or {},
-    )
-    return service.renderer.render(chat).text
+def _check_model(service: ModelService, name: str | None) -> None:
+    """Refuse a model that is not served; unlike elsewhere, an empty name is one.
+
+    Raises:
+        ModelNotFound: It is not.
+    """
+    if name == "":
+        raise ModelNotFound("The model `` does not exist.", param="model")
+    service.check_model(name)
