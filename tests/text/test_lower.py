@@ -25,9 +25,9 @@ def test_unset_values_come_from_the_generation_config() -> None:
         top_p=0.949999988079071,
         top_k=20,
         max_tokens=1009,
-        stop_token_ids=[2039],
+        stop_token_ids=(2039,),
         eos_token_id=2041,
-        all_stop_token_ids=[2039, 2041],
+        all_stop_token_ids=(2039, 2041),
     )
 
 
@@ -41,7 +41,7 @@ def test_neutral_defaults_keep_the_eos_ids() -> None:
     params = lower(chat(), defaults=DEFAULTS.neutral())
 
     assert (params.temperature, params.top_p, params.top_k, params.min_p) == (1.0, 1.0, 0, 0.0)
-    assert params.stop_token_ids == [2039]
+    assert params.stop_token_ids == (2039,)
 
 
 def test_every_default_is_used() -> None:
@@ -102,9 +102,9 @@ def test_what_ends_a_text(
     params = lower(chat(**fields))
 
     assert (params.stop_token_ids, params.eos_token_id, params.all_stop_token_ids) == (
-        stops,
+        tuple(stops),
         eos,
-        union,
+        tuple(union),
     )
 
 

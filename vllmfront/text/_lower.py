@@ -245,7 +245,7 @@ def _logit_bias(bias: Mapping[str, float] | None, vocab_size: int) -> dict[int, 
 
 def _stop_ids(
     wanted: Sequence[int], ignore_eos: bool, defaults: GenerationDefaults, tokenizer: Tokenizer
-) -> tuple[list[int], int | None, list[int]]:
+) -> tuple[tuple[int, ...], int | None, tuple[int, ...]]:
     """Return the ids that stop, the EOS id that stops, and the sorted union of all.
 
     The generation config's further EOS ids stop as if the client had asked for them. With
@@ -259,7 +259,7 @@ def _stop_ids(
     stops = list(wanted)
     if not ignore_eos:
         stops += [i for i in further if i not in stops]
-    return stops, None if ignore_eos else primary, sorted(everything)
+    return tuple(stops), None if ignore_eos else primary, tuple(sorted(everything))
 
 
 def _bad_words(

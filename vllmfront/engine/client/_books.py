@@ -221,7 +221,9 @@ class Books:
                 )
             taken.add(internal_id)
             child.internal_id = internal_id
-            child.frames = encode_add(child.request, internal_id=internal_id)
+            child.frames = encode_add(
+                child.request, internal_id=internal_id, sampling=child.encoded_sampling
+            )
 
     def _send_child(self, child: Child) -> None:
         while True:

@@ -17,6 +17,7 @@ class Child:
     """One choice of one request, in flight on one engine."""
 
     __slots__ = (
+        "encoded_sampling",
         "frames",
         "index",
         "internal_id",
@@ -55,6 +56,9 @@ class Child:
         self.on_tokens = sink.on_tokens
         self.on_output = sink.on_output
         self.internal_id = ""
+        self.encoded_sampling: bytes | None = None
+        """The wire form of its sampling parameters, where it is known already."""
+
         self.frames: list[bytes] = []
         """The encoded ADD, until it is sent."""
 

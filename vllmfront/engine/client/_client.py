@@ -13,6 +13,7 @@ from vllmfront.engine.client._books import Books
 from vllmfront.engine.client._buffer import OutputBuffer
 from vllmfront.engine.client._child import Child
 from vllmfront.engine.client._info import ClientSnapshot, EngineInfo, RankSnapshot
+from vllmfront.engine.client._known import KnownParams
 from vllmfront.engine.client._membership import Membership
 from vllmfront.engine.client._rank import EngineRank
 from vllmfront.engine.client._state import EngineState
@@ -50,6 +51,7 @@ class EngineClient:
         self._configured_limits = limits
         self._limits = limits
         self._limits_basis: EngineInfo | None = None
+        self._known_params = KnownParams()
 
     def __repr__(self) -> str:
         return f"<EngineClient {self.state.value}, {self.num_in_flight} requests in flight>"
@@ -105,6 +107,7 @@ class EngineClient:
         info = self._membership.info
         if self._limits_basis is not info:
             self._limits_basis = info
+            self._known_params.clear()
             least = [info.max_model_len, self._configured_limits.max_model_len]
             self._limits = attrs.evolve(
                 self._configured_limits,
@@ -148,14 +151,28 @@ class EngineClient:
         try:
             limits = self.limits
             for number, request in enumerate(requests):
-                check_request(_one_choice(request), limits)
+                encoded = self._check(request, limits)
                 children = fan_out(adapt_request(request, self.engine_version))
                 own = sinks[number] if sinks is not None else None
                 self._add_children(stream, request.request_id, children, own, buffer)
+                if len(children) == 1 and children[0].sampling is request.sampling:
+                    stream.children[-1].encoded_sampling = encoded
         except RequestRejected:
             self.metrics.count_cause(TerminalCause.REFUSED)
             raise
         return stream
+
+    def _check(self, request: EngineRequest, limits: GuardLimits) -> bytes | None:
+        """Pass *request* through the guard; return the wire form of its sampling if it is known."""
+        sampling = request.sampling
+        encoded = self._known_params.find(sampling)
+        if encoded is not None:
+            check_request(request, limits, sampling_passed=True)
+        else:
+            check_request(_one_choice(request), limits)
+            if sampling is not None and sampling.n == 1 and not request.prompt_embeds:
+                encoded = self._known_params.add(sampling)
+        return encoded
 
     def _add_children(
         self,

@@ -26,12 +26,15 @@ from vllmfront.engine.wire import Tensor
 _LATEST_ARRIVAL = 1e15
 
 
-def check_request(request: EngineRequest, limits: GuardLimits) -> None:
+def check_request(
+    request: EngineRequest, limits: GuardLimits, *, sampling_passed: bool = False
+) -> None:
     """Check everything about *request* that an engine would choke on.
 
     Engines decode and run requests without a safety net: one bad value makes an engine deaf for
     good, or ends it with all its requests. So every ADD passes here, whoever made it, and types
-    are checked as strictly as values.
+    are checked as strictly as values. *sampling_passed* says that the very same parameters, which
+    cannot be changed, have passed under the same limits.
 
     Raises:
         RequestRejected: ``param`` names the field.
@@ -48,7 +51,8 @@ def check_request(request: EngineRequest, limits: GuardLimits) -> None:
         value = getattr(request, name)
         if value is not None:
             check(value, limits)
-    _check_parameters(request, limits, length)
+    if not sampling_passed or request.pooling is not None:
+        _check_parameters(request, limits, length)
 
 
 def _check_parameters(request: EngineRequest, limits: GuardLimits, length: int) -> None:

@@ -51,6 +51,7 @@ from vllmfront.engine.wire._request import (
     encode_lora,
     encode_start_dp_wave,
     encode_utility,
+    pack_sampling,
 )
 from vllmfront.engine.wire._request_decoder import (
     Abort,
@@ -129,6 +130,7 @@ __all__ = [
     "encode_stats",
     "encode_utility",
     "is_plain",
+    "pack_sampling",
     "plain_row",
     "row_id",
 ]

@@ -4,7 +4,14 @@ import enum
 from collections.abc import Sequence
 from typing import Any
 
-from vllmfront.engine._request import EngineRequest, LoraRequest, PoolingParams
+import msgspec
+
+from vllmfront.engine._request import (
+    EngineRequest,
+    LoraRequest,
+    PoolingParams,
+    SamplingParams,
+)
 from vllmfront.engine.wire._msgpack import pack
 from vllmfront.engine.wire._sampling import encode_sampling, plain_list
 
@@ -24,21 +31,35 @@ _START_DP_WAVE = MessageType.START_DP_WAVE.value
 _UTILITY = MessageType.UTILITY.value
 
 
+def pack_sampling(params: SamplingParams) -> bytes:
+    """Return the wire form of *params*, for ``encode_add`` of all requests that share them."""
+    return pack(encode_sampling(params))
+
+
 def encode_add(
-    request: EngineRequest, *, internal_id: str, client_index: int = 0, current_wave: int = 0
+    request: EngineRequest,
+    *,
+    internal_id: str,
+    client_index: int = 0,
+    current_wave: int = 0,
+    sampling: bytes | None = None,
 ) -> list[bytes]:
     """Return the frames that submit *request* under *internal_id*; arrays go inline.
 
     The request has passed the guard; ``sampling.n`` is not sent, since every choice is an engine
-    request of its own.
+    request of its own. *sampling* is the form of ``request.sampling`` where it is known already.
     """
-    sampling, pooling, lora = request.sampling, request.pooling, request.lora
+    params, pooling, lora = request.sampling, request.pooling, request.lora
+    if sampling is not None:
+        wire_sampling: Any = msgspec.Raw(sampling)
+    else:
+        wire_sampling = None if params is None else encode_sampling(params)
     prompt = request.prompt_token_ids
     payload = [
         internal_id,
         plain_list(prompt) if prompt or request.prompt_embeds is None else None,
         None if request.mm_features is None else plain_list(request.mm_features),
-        None if sampling is None else encode_sampling(sampling),
+        wire_sampling,
         None if pooling is None else _encode_pooling(pooling),
         request.arrival_time,
         None if lora is None else encode_lora(lora),

@@ -1,0 +1,49 @@
+import msgpack
+
+from vllmfront.engine import SamplingParams
+from vllmfront.engine.client._known import KnownParams
+
+
+def test_shared_parameters_are_found_by_identity() -> None:
+    known = KnownParams()
+    params = SamplingParams(max_tokens=3, stop_token_ids=(5,))
+    encoded = known.add(params)
+
+    assert encoded is not None
+    assert known.find(params) == encoded
+    assert known.find(SamplingParams(max_tokens=3, stop_token_ids=(5,))) is None
+    assert msgpack.unpackb(encoded)["stop_token_ids"] == [5]
+
+
+def test_what_could_change_later_is_checked_each_time() -> None:
+    known = KnownParams()
+    for params in (
+        SamplingParams(stop_token_ids=[5]),
+        SamplingParams(logit_bias={5: 1.0}),
+        SamplingParams(extra_args={"a": 1}),
+        SamplingParams(bad_words_token_ids=([1],)),
+    ):
+        assert known.add(params) is None
+        assert known.find(params) is None
+
+
+def test_a_verdict_that_depends_on_the_prompt_is_not_kept() -> None:
+    assert KnownParams().add(SamplingParams(routed_experts_prompt_start=3)) is None
+
+
+def test_new_limits_forget_all() -> None:
+    known = KnownParams()
+    params = SamplingParams()
+    known.add(params)
+    known.clear()
+
+    assert known.find(params) is None
+
+
+def test_what_is_kept_is_bounded() -> None:
+    known = KnownParams()
+    everything = [SamplingParams(seed=seed) for seed in range(300)]
+    for params in everything:
+        known.add(params)
+
+    assert sum(known.find(params) is not None for params in everything) <= 256

@@ -1,0 +1,53 @@
+"""Sampling parameters that many requests share: checked and encoded once."""
+
+import attrs
+
+from vllmfront.engine._request import SamplingParams
+from vllmfront.engine.wire import pack_sampling
+
+_MOST = 256
+"""Entries kept; clients of one service use a handful."""
+
+_IMMUTABLE = frozenset({int, float, bool, tuple, type(None)})
+
+
+class KnownParams:
+    """Remembers parameters by identity, if nobody can change them, and their wire form.
+
+    What is in here has passed the guard under the present limits: ``clear`` it when they change.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[SamplingParams, bytes]] = {}
+
+    def find(self, params: SamplingParams | None) -> bytes | None:
+        """Return the wire form of *params*, None when they have to be checked."""
+        # An entry holds its parameters, so no other object can have their address.
+        entry = self._known.get(id(params))
+        return None if entry is None else entry[1]
+
+    def add(self, params: SamplingParams) -> bytes | None:
+        """Remember *params*, which have just passed the guard; None if they cannot be shared."""
+        if not _can_be_shared(params):
+            return None
+        if len(self._known) >= _MOST:
+            self._known.clear()
+        encoded = pack_sampling(params)
+        self._known[id(params)] = params, encoded
+        return encoded
+
+    def clear(self) -> None:
+        self._known.clear()
+
+
+_FIELDS = tuple(field.name for field in attrs.fields(SamplingParams))
+
+
+def _can_be_shared(params: SamplingParams) -> bool:
+    """Tell whether nobody can change *params*, and the guard's verdict holds for all prompts."""
+    if params.routed_experts_prompt_start or params.prompt_logprob_start is not None:
+        return False
+    return all(
+        type(value) in _IMMUTABLE and (type(value) is not tuple or set(map(type, value)) <= {int})
+        for value in (getattr(params, name) for name in _FIELDS)
+    )
