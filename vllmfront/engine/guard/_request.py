@@ -168,7 +168,12 @@ def _reasoning_ended(value: Any, _limits: GuardLimits) -> None:
 
 
 def _reasoning_kwargs(value: Any, _limits: GuardLimits) -> None:
-    check_plain_map(value, "reasoning_parser_kwargs")
+    if value != _USUAL_KWARGS:
+        check_plain_map(value, "reasoning_parser_kwargs")
+
+
+_USUAL_KWARGS = {"chat_template_kwargs": {}}
+"""What goes with every request that has no template arguments."""
 
 
 _HINT_TEXTS = ("protocol_version", "message_id")

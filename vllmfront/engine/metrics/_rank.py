@@ -150,7 +150,10 @@ class RankMetrics:
                     record.last_token_at - record.scheduled_at
                 )
         for name, value in values.items():
-            self.histograms[name].observe(value)
+            # ``observe``, without a dozen calls for each request
+            histogram = self.histograms[name]
+            histogram.counts[bisect_left(histogram.bounds, value)] += 1
+            histogram.sum += value
 
     def record_choices(self, choices: int, max_tokens_generated: int) -> None:
         """Count the end of one whole request: its ``n`` and the length of its longest choice."""
