@@ -172,7 +172,7 @@ def _reasoning_kwargs(value: Any, _limits: GuardLimits) -> None:
         check_plain_map(value, "reasoning_parser_kwargs")
 
 
-_USUAL_KWARGS = {"chat_template_kwargs": {}}
+_USUAL_KWARGS: dict[str, Any] = {"chat_template_kwargs": {}}
 """What goes with every request that has no template arguments."""
 
 
