@@ -4,16 +4,17 @@ The rules and their order are the peer's. Where a value is unset the model's gen
 decides, then the neutral value; greedy sampling resets nothing.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vllmfront.engine import RepetitionDetection, SamplingParams
 from vllmfront.errors import RequestRejected
 from vllmfront.models import GenerationDefaults
+from vllmfront.text._bad_words import lower_bad_words
 from vllmfront.text._check import parse_token_id
 from vllmfront.text._constraints import resolve_constraints
-from vllmfront.text._debug import display_f32
 from vllmfront.text._json import f32
+from vllmfront.text._numbers import resolve_numbers, resolve_top_k
 from vllmfront.text._prompt import check_ids
 from vllmfront.text._request import SamplingLimits, SamplingRequest, Surface
 from vllmfront.text._tokenizer import Tokenizer
@@ -50,38 +51,27 @@ def lower_sampling(
     """
     logprobs, prompt_logprobs = _logprob_counts(request, vocab_size, limits)
     max_tokens = resolve_max_tokens(request, defaults, max_model_len - prompt_length)
-    min_tokens = request.min_tokens or 0
-    if min_tokens > max_tokens:
-        raise RequestRejected(
-            "`min_tokens` must be less than or equal to `max_tokens`,"
-            f" got min_tokens={min_tokens}, max_tokens={max_tokens}"
-        )
+    min_tokens = _min_tokens(request, max_tokens)
     repetition = _repetition_detection(request.repetition_detection)
     budget = _thinking_budget(request.thinking_token_budget)
-    floats = _floats(request, defaults)
-    n = request.n or 1
-    if n > 1 and floats["temperature"] < _GREEDY_BELOW:
-        raise RequestRejected(f"n must be 1 when using greedy sampling, got {n}.", param="n")
+    numbers = resolve_numbers(request, defaults)
+    n = _choices(request, numbers["temperature"])
     stop_ids = request.stop_token_ids or ()
     check_ids("stop_token_ids", stop_ids, vocab_size)
     bias = _logit_bias(request.logit_bias, vocab_size)
     logprob_ids = request.logprob_token_ids or None
     check_ids("logprob_token_ids", logprob_ids or (), vocab_size)
-    allowed = request.allowed_token_ids
-    if allowed is not None:
-        if not allowed:
-            raise RequestRejected("allowed_token_ids should not be empty")
-        check_ids("allowed_token_ids", allowed, vocab_size)
+    allowed = _allowed_ids(request.allowed_token_ids, vocab_size)
     stops, eos, all_stops = _stop_ids(stop_ids, bool(request.ignore_eos), defaults, tokenizer)
     return SamplingParams(
         n=n,
-        temperature=floats["temperature"],
-        top_p=floats["top_p"],
-        min_p=floats["min_p"],
-        frequency_penalty=floats["frequency_penalty"],
-        presence_penalty=floats["presence_penalty"],
-        repetition_penalty=floats["repetition_penalty"],
-        top_k=_top_k(request, defaults),
+        temperature=numbers["temperature"],
+        top_p=numbers["top_p"],
+        min_p=numbers["min_p"],
+        frequency_penalty=numbers["frequency_penalty"],
+        presence_penalty=numbers["presence_penalty"],
+        repetition_penalty=numbers["repetition_penalty"],
+        top_k=resolve_top_k(request, defaults),
         seed=request.seed,
         max_tokens=max_tokens,
         min_tokens=min_tokens,
@@ -93,7 +83,7 @@ def lower_sampling(
         logprob_token_ids=logprob_ids,
         logit_bias=bias,
         allowed_token_ids=allowed,
-        bad_words_token_ids=_bad_words(request, tokenizer, vocab_size, limits),
+        bad_words_token_ids=lower_bad_words(request, tokenizer, vocab_size, limits),
         structured_outputs=resolve_constraints(request, limits),
         thinking_token_budget=budget,
         repetition_detection=repetition,
@@ -153,6 +143,31 @@ def resolve_max_tokens(request: SamplingRequest, defaults: GenerationDefaults, r
     return room if wanted is None else min(max(wanted, 1), room)
 
 
+def _choices(request: SamplingRequest, temperature: float) -> int:
+    n = request.n or 1
+    if n > 1 and temperature < _GREEDY_BELOW:
+        raise RequestRejected(f"n must be 1 when using greedy sampling, got {n}.", param="n")
+    return n
+
+
+def _min_tokens(request: SamplingRequest, max_tokens: int) -> int:
+    min_tokens = request.min_tokens or 0
+    if min_tokens > max_tokens:
+        raise RequestRejected(
+            "`min_tokens` must be less than or equal to `max_tokens`,"
+            f" got min_tokens={min_tokens}, max_tokens={max_tokens}"
+        )
+    return min_tokens
+
+
+def _allowed_ids(allowed: Sequence[int] | None, vocab_size: int) -> Sequence[int] | None:
+    if allowed is not None:
+        if not allowed:
+            raise RequestRejected("allowed_token_ids should not be empty")
+        check_ids("allowed_token_ids", allowed, vocab_size)
+    return allowed
+
+
 def _repetition_detection(wanted: RepetitionDetection | None) -> RepetitionDetection | None:
     if wanted is None:
         return None
@@ -178,54 +193,6 @@ def _thinking_budget(budget: int | None) -> int | None:
             "`thinking_token_budget` must be a non-negative integer or -1 for unlimited."
         )
     return None if budget == -1 else budget
-
-
-def _floats(request: SamplingRequest, defaults: GenerationDefaults) -> dict[str, float]:
-    """Resolve and check the real numbers, rounded to 32 bits as the peer has them."""
-    values: dict[str, float] = {}
-    for name, neutral in _NEUTRAL.items():
-        value = getattr(request, name)
-        if value is None:
-            value = getattr(defaults, name)
-        values[name] = neutral if value is None else _checked(name, f32(value))
-    return values
-
-
-_NEUTRAL = {
-    "temperature": 1.0,
-    "top_p": 1.0,
-    "min_p": 0.0,
-    "frequency_penalty": 0.0,
-    "presence_penalty": 0.0,
-    "repetition_penalty": 1.0,
-}
-_RANGES = {
-    "temperature": (0.0, 2.0, "[0, 2]"),
-    "top_p": (0.0, 1.0, "(0, 1]"),
-    "min_p": (0.0, 1.0, "[0, 1]"),
-    "frequency_penalty": (-2.0, 2.0, "[-2, 2]"),
-    "presence_penalty": (-2.0, 2.0, "[-2, 2]"),
-    "repetition_penalty": (0.0, float("inf"), "(0, inf)"),
-}
-
-
-def _checked(name: str, value: float) -> float:
-    low, high, shown = _RANGES[name]
-    if value - value != 0.0:  # an infinity or NaN
-        raise RequestRejected(f"{name} must be a finite number, got {display_f32(value)}")
-    if not low <= value <= high or (value == low and shown[0] == "("):
-        raise RequestRejected(f"{name} must be in {shown}, got {display_f32(value)}")
-    return value
-
-
-def _top_k(request: SamplingRequest, defaults: GenerationDefaults) -> int:
-    """Return the number of candidates; 0 is all of them."""
-    value = request.top_k
-    if value is None:
-        value = defaults.top_k or 0
-    if value < -1:
-        raise RequestRejected(f"top_k: top_k must be -1, 0, or a positive integer, got {value}")
-    return max(value, 0)
 
 
 def _logit_bias(bias: Mapping[str, float] | None, vocab_size: int) -> dict[int, float] | None:
@@ -260,46 +227,6 @@ def _stop_ids(
     if not ignore_eos:
         stops += [i for i in further if i not in stops]
     return tuple(stops), None if ignore_eos else primary, tuple(sorted(everything))
-
-
-def _bad_words(
-    request: SamplingRequest, tokenizer: Tokenizer, vocab_size: int, limits: SamplingLimits
-) -> list[list[int]] | None:
-    """Tokenize bad words as they appear at the start of a text and within it."""
-    words = request.bad_words
-    if not words or request.surface is Surface.COMPLETION:
-        return None
-    sequences: list[list[int]] = []
-    total = 0
-    for word in dict.fromkeys(words):
-        for sequence in _bad_word(word, tokenizer):
-            sequences.append(sequence)
-            total += len(sequence)
-            check_ids("bad_words", sequence, vocab_size)
-        if len(sequences) > limits.max_bad_words:
-            raise RequestRejected(
-                f"Too many bad words after tokenization: {limits.max_bad_words + 1}."
-                f" The max number is {limits.max_bad_words}."
-            )
-        if total > limits.max_bad_word_tokens:
-            raise RequestRejected(
-                f"Too many total bad word tokens: {total}. The max is {limits.max_bad_word_tokens}."
-            )
-    return sequences
-
-
-def _bad_word(word: str, tokenizer: Tokenizer) -> Iterator[list[int]]:
-    if not word:
-        raise RequestRejected("bad_words cannot contain an empty string.")
-    bare = word.lstrip()
-    plain = tokenizer.encode(bare, add_special_tokens=False)
-    if not plain:
-        raise RequestRejected("bad_words entries must tokenize to at least one token.")
-    yield plain
-    spaced = tokenizer.encode(" " + bare, add_special_tokens=False)
-    # The second form says something new only if the space has become part of a word.
-    if len(spaced) == len(plain) and spaced[0] != plain[0]:
-        yield spaced
 
 
 def _extra_args(request: SamplingRequest) -> dict[str, Any] | None:
