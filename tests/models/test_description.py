@@ -122,6 +122,26 @@ def test_eos_ids(folder: Path, raw: dict[str, Any], expected: tuple[int, ...]) -
     assert describe(folder).generation.eos_token_ids == expected
 
 
+@pytest.mark.parametrize(
+    ("generation", "config", "expected"),
+    [
+        ({"eos_token_id": [5, 4]}, {"eos_token_id": [4, 3]}, (5, 4, 3)),
+        ({"temperature": 0.5}, {"eos_token_id": 3}, (3,)),
+        ({}, {"text_config": {"eos_token_id": [3, 2]}}, (3, 2)),
+        ({"eos_token_id": []}, {}, ()),
+    ],
+)
+def test_both_configs_say_what_ends_a_text(
+    folder: Path, generation: dict[str, Any], config: dict[str, Any], expected: tuple[int, ...]
+) -> None:
+    write(folder / "generation_config.json", generation)
+    write(folder / "config.json", {"vocab_size": 100, **config})
+
+    description = describe(folder)
+    assert description.generation.eos_token_ids == expected
+    assert description.generation.neutral().eos_token_ids == expected
+
+
 def test_all_generation_defaults(folder: Path) -> None:
     values = {
         "temperature": 1,

@@ -21,7 +21,7 @@ class ModelConfig:
 
     is_moe: bool = False
     eos_token_ids: tuple[int, ...] = ()
-    """Ends a text where neither the tokenizer nor the generation config say what does."""
+    """Of ``config.json``; the first stands in for the EOS of a tokenizer that has none."""
 
 
 @attrs.frozen(kw_only=True)
@@ -37,7 +37,8 @@ class GenerationDefaults:
     presence_penalty: float | None = None
     max_new_tokens: int | None = None
     eos_token_ids: tuple[int, ...] = ()
-    """All EOS ids of ``generation_config.json``, in its order."""
+    """What ends a text besides the tokenizer's EOS: the ids of ``generation_config.json``, then
+    those of ``config.json``."""
 
     def neutral(self) -> "GenerationDefaults":
         """The defaults of ``--generation-config vllm``: nothing but the EOS ids."""

@@ -59,6 +59,11 @@ def load_model_description(
         _optional(files.special_tokens_map),
         str(files.tokenizer_config),
     )
+    model_config = read_model_config(config, str(files.config))
+    generation = read_generation_config(
+        _optional(files.generation_config), str(files.generation_config)
+    )
+    eos = dict.fromkeys((*generation.eos_token_ids, *model_config.eos_token_ids))
     named = dict(tokenizer_config.named_templates)
     named.update((path.stem, read_text(path)) for path in files.additional_templates)
     template, source = tokenizer_config.chat_template, str(files.tokenizer_config)
@@ -66,10 +71,8 @@ def load_model_description(
         template, source = _template_file(files.chat_template), str(files.chat_template)
     return ModelDescription(
         files=files,
-        config=read_model_config(config, str(files.config)),
-        generation=read_generation_config(
-            _optional(files.generation_config), str(files.generation_config)
-        ),
+        config=model_config,
+        generation=attrs.evolve(generation, eos_token_ids=tuple(eos)),
         tokenizer_config=tokenizer_config,
         chat_template=template,
         chat_template_source=source if template is not None else None,
