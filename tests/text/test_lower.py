@@ -327,3 +327,11 @@ def test_empty_values_that_mean_nothing() -> None:
     assert params.extra_args == {}
     assert lower(chat()).extra_args is None
     assert lower(chat(logit_bias={})).logit_bias == {}
+
+
+def test_further_eos_ids_stop_in_ascending_order() -> None:
+    params = lower(
+        chat(stop_token_ids=[2040]), defaults=GenerationDefaults(eos_token_ids=(2041, 2039, 2036))
+    )
+
+    assert params.stop_token_ids == (2040, 2036, 2039)

@@ -215,11 +215,11 @@ def _stop_ids(
 ) -> tuple[tuple[int, ...], int | None, tuple[int, ...]]:
     """Return the ids that stop, the EOS id that stops, and the sorted union of all.
 
-    The generation config's further EOS ids stop as if the client had asked for them. With
+    The model's further EOS ids stop as if the client had asked for them, in order. With
     *ignore_eos* none of them stops, but all are still masked until ``min_tokens``.
     """
     primary = tokenizer.eos_token_id
-    further = [i for i in defaults.eos_token_ids if i != primary]
+    further = sorted(i for i in defaults.eos_token_ids if i != primary)
     everything = {*wanted, *defaults.eos_token_ids}
     if primary is not None:
         everything.add(primary)
