@@ -1,6 +1,8 @@
 """One frontend for all tests that leave it as it was, which is what they are about."""
 
+import tempfile
 from collections.abc import AsyncGenerator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -38,3 +40,11 @@ async def base(shared_frontend: Frontend, engine: Engine) -> Books:
     await shared_frontend.check_works()
     engine.heard.clear()
     return await shared_frontend.books()
+
+
+@pytest.fixture
+def socket_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for the engine's sockets; its path is short, as those must be."""
+    with tempfile.TemporaryDirectory(prefix="vf-") as folder:
+        monkeypatch.setenv("VLLM_RPC_BASE_PATH", folder)
+        yield Path(folder)

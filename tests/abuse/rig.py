@@ -103,7 +103,11 @@ class Client:
 
     def __init__(self, sock: trio.socket.SocketType) -> None:
         self.socket = sock
-        self.received = b""
+        self._buffer = bytearray()
+
+    @property
+    def received(self) -> bytes:
+        return bytes(self._buffer)
 
     async def send(self, data: bytes) -> None:
         view = memoryview(data)
@@ -115,13 +119,13 @@ class Client:
             data = await self.socket.recv(1 << 16)
         except ConnectionResetError:
             return b""
-        self.received += data
+        self._buffer += data
         return data
 
     async def read_until(self, end: bytes) -> bytes:
-        while end not in self.received:
+        while end not in self._buffer:
             if not await self.read():
-                raise EOFError(self.received[-2000:])
+                raise EOFError(self._buffer[-2000:])
         return self.received
 
     async def read_all(self) -> bytes:
@@ -330,6 +334,16 @@ class Engine(SimulatedEngine):
         self.heard.append((trio.current_time(), decode_request(frames)))
         super()._take(frames)
 
+    async def run(  # noqa: ASYNC128  # ``serve`` does
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Serve until cancelled, on sockets of its own."""
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        try:
+            await self.serve(context, task_status=task_status)
+        finally:
+            context.destroy(linger=0)
+
     @property
     def adds(self) -> list[Add]:
         return [message for _, message in self.heard if isinstance(message, Add)]
@@ -345,20 +359,21 @@ class Engine(SimulatedEngine):
         return self._core.running + self._core.waiting
 
 
+def engine_config(frontend: Frontend, **fields: Any) -> SimulatorConfig:
+    """Describe an engine of *frontend* that is quick, and has room."""
+    defaults = {"vocab_size": 2048, "step_time": 0.002, "max_model_len": 100_000}
+    return SimulatorConfig(handshake=frontend.handshake, **{**defaults, **fields})
+
+
 @asynccontextmanager
 async def open_engine(frontend: Frontend, **fields: Any) -> AsyncGenerator[Engine]:
     """Join *frontend* as its engine for the block; a rank that leaves may come back."""
-    fields = {"vocab_size": 2048, "step_time": 0.002, "max_model_len": 100_000, **fields}
-    engine = Engine(SimulatorConfig(handshake=frontend.handshake, **fields))
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    try:
-        async with trio.open_nursery() as nursery:
-            await nursery.start(engine.serve, context)
-            await frontend.wait_health(200)
-            yield engine
-            nursery.cancel_scope.cancel(reason="the engine leaves")
-    finally:
-        context.destroy(linger=0)
+    engine = Engine(engine_config(frontend, **fields))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(engine.run)
+        await frontend.wait_health(200)
+        yield engine
+        nursery.cancel_scope.cancel(reason="the engine leaves")
     await frontend.wait_health(503)
 
 

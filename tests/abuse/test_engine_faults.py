@@ -39,7 +39,9 @@ def check_ended_in_words(received: bytes) -> None:
     assert not any('"error"' in each for each in data[:-2])
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 async def test_an_engine_may_be_killed_while_it_works(
     frontend: Frontend, number: signal.Signals
 ) -> None:
@@ -316,11 +318,11 @@ async def test_an_odd_end_is_an_end(frontend: Frontend, act: Act, cause: str) ->
 
 
 async def test_engines_may_come_and_go(frontend: Frontend) -> None:
-    """Ten incarnations of one rank, each killed in its work: nothing piles up."""
+    """Five incarnations of one rank, each killed in its work: nothing piles up."""
     async with open_engine(frontend):
         await frontend.check_works()
     base = await frontend.books()
-    for _ in range(10):
+    for _ in range(5):
         async with open_engine(frontend) as engine, frontend.connect() as client:
             await client.send(STREAM)
             await client.read_until(b"data: ")
