@@ -1,5 +1,6 @@
 """After anything that can happen, in any order, the books balance."""
 
+import time
 from contextlib import AsyncExitStack
 from random import Random
 
@@ -166,6 +167,9 @@ async def test_the_books_balance(seed: int) -> None:
         await settle()
         for scope in world.scopes:
             scope.cancel()
+        with trio.move_on_after(10):  # the engines hear of it when the machine gets to it
+            while any(world.running):
+                await settle()
         await settle()
 
         assert_idle(client)
@@ -191,3 +195,20 @@ async def test_an_output_is_never_pushed_after_the_end() -> None:
             await settle()
 
         assert sink.tokens == [1]
+
+
+async def test_flushing_a_request_may_be_what_finds_its_engine_killed() -> None:
+    async with open_engines() as (client, [engine]):
+        sink = RecordingSink(stop_after=1)
+        async with client.submit(request(), [sink]) as stream:
+            await engine.receive_add()
+            engine.close()
+            time.sleep(0.05)  # noqa: ASYNC251 (the monitor's task must not run before the send)
+            # What was read before waits to be merged, and completes the request; telling the
+            # engine of that is the first to find it gone.
+            [child] = stream.children
+            child.pending = [7]
+            client._books.flush([child])
+
+        assert sink.tokens == [7]
+        assert_idle(client)
