@@ -61,5 +61,7 @@ class InferenceRoute:
         """Answer *error*, unless an answer is on its way that ends in its own manner."""
         if not response.started:
             answer = respond_with_error(response, error)
-            if answer.status >= 500:  # noqa: PLR2004  # server errors
+            if isinstance(error, EngineUnavailable):  # one line of why is in the log already
+                _LOGGER.debug("Refused a request with %d: %s", answer.status, error)
+            elif answer.status >= 500:  # noqa: PLR2004  # server errors
                 _LOGGER.error("A request failed with %d: %s", answer.status, error)
