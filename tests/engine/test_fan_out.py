@@ -22,7 +22,7 @@ def sampling_of(request: EngineRequest) -> SamplingParams:
 def test_each_choice_is_a_request_with_an_id_and_a_seed_of_its_own() -> None:
     request = request_for(n=3, seed=40, temperature=0.5)
 
-    choices = fan_out(request)
+    choices = list(fan_out(request))
 
     assert [choice.request_id for choice in choices] == ["0_cmpl-7", "1_cmpl-7", "2_cmpl-7"]
     assert [sampling_of(choice).seed for choice in choices] == [40, 41, 42]
@@ -34,13 +34,13 @@ def test_each_choice_is_a_request_with_an_id_and_a_seed_of_its_own() -> None:
 
 @pytest.mark.parametrize("seed", [None, -1])
 def test_without_a_seed_no_choice_has_one(seed: int | None) -> None:
-    choices = fan_out(request_for(n=2, seed=seed))
+    choices = list(fan_out(request_for(n=2, seed=seed)))
 
     assert [sampling_of(choice).seed for choice in choices] == [seed, seed]
 
 
 def test_the_largest_seeds_wrap_around() -> None:
-    choices = fan_out(request_for(n=2, seed=2**63 - 1))
+    choices = list(fan_out(request_for(n=2, seed=2**63 - 1)))
 
     assert [sampling_of(choice).seed for choice in choices] == [2**63 - 1, -(2**63)]
 

@@ -1,5 +1,7 @@
 """Several choices for one prompt: one engine request each."""
 
+from collections.abc import Iterable
+
 import attrs
 
 from vllmfront.engine._request import EngineRequest, SamplingParams
@@ -15,8 +17,8 @@ _INT64 = 1 << 64
 _INT64_MAX = (1 << 63) - 1
 
 
-def fan_out(request: EngineRequest) -> list[EngineRequest]:
-    """Return one request a choice, in order of their indexes; itself alone when ``n`` is 1.
+def fan_out(request: EngineRequest) -> Iterable[EngineRequest]:
+    """Give one request a choice, in order of their indexes; itself alone when ``n`` is 1.
 
     Choice *i* is called ``<i>_<id>`` and draws with the request's seed plus *i*.
 
@@ -36,7 +38,8 @@ def fan_out(request: EngineRequest) -> list[EngineRequest]:
         raise RequestRejected(f"n must be 1 when using greedy sampling, got {n}.", param="n")
     if request.resumable:
         raise RequestRejected("n must be 1 with streaming input.", param="n")
-    return [_choice(request, sampling, index) for index in range(n)]
+    # Made one by one, as they are taken: there may be very many.
+    return (_choice(request, sampling, index) for index in range(n))
 
 
 def _choice(request: EngineRequest, sampling: SamplingParams, index: int) -> EngineRequest:

@@ -114,9 +114,13 @@ class FakeEngine:
         self._outputs.set_hwm(0)
         self._outputs.connect(outputs)
 
+    def close_handshake(self) -> None:
+        """End the connection of the handshake; what was said is delivered first."""
+        self._handshake.close(linger=1000)
+
     def reconnect_handshake(self) -> None:
         """Lose the connection of the handshake, and have another; it says nothing by itself."""
-        self._handshake.close(linger=1000)
+        self.close_handshake()
         self._handshake = self._dealer(self._handshake_address)
 
     def say_ready(self) -> None:

@@ -1,6 +1,7 @@
 from typing import Any
 
 import pytest
+import trio
 
 from tests.api.openai._harness import COMPLETIONS, Api, completion
 from vllmfront.engine import FinishReason, Logprobs
@@ -219,3 +220,32 @@ async def test_long_answers_are_written_elsewhere_and_are_the_same(api: Api) -> 
     assert entries[0] is None
     assert entries[1] == entries[999]
     assert set(entries[1]) == {"5", "198"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_very_many_choices_leave_others_their_turns(api: Api, stream: bool) -> None:
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    body = completion(["a", "b"], n=150, temperature=1, stream=stream)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(take_turns)
+        call = api.post(COMPLETIONS, body)
+        adds = [await api.engine.receive_add() for _ in range(300)]
+        nursery.cancel_scope.cancel()
+    for add in adds:
+        api.say(add, [64], FinishReason.STOP)
+    writer = await call.finished()
+
+    assert turns >= 12
+    if stream:
+        choices = [event["choices"][0] for event in writer.events if isinstance(event, dict)]
+        ended = [choice["index"] for choice in choices if choice["finish_reason"]]
+        assert sorted(ended) == list(range(300))
+    else:
+        assert [choice["index"] for choice in writer.json["choices"]] == list(range(300))

@@ -292,7 +292,7 @@ async def test_the_request_after_a_failed_one_works(api: Api) -> None:
 async def test_a_bug_of_ours_is_a_bare_500(
     api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(api.client, "submit_all", None)
+    monkeypatch.setattr(api.client, "prepare_all", None)
     writer = await api.answer(CHAT, chat())
 
     assert error(writer) == (500, "InternalServerError", "Internal server error")

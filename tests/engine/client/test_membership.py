@@ -195,7 +195,7 @@ async def test_an_engine_that_said_ready_may_close_its_handshake() -> None:
             with engine_for(client) as engine:
                 await engine.say_hello()
                 engine.say_ready()
-                engine.reconnect_handshake()
+                engine.close_handshake()
                 await settle()
                 assert state_of(client) is EngineState.LOADING
                 engine.register()

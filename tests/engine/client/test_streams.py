@@ -28,13 +28,15 @@ from vllmfront.engine import (
     TerminalCause,
     open_engine_client,
 )
-from vllmfront.engine.wire import plain_row
+from vllmfront.engine.wire import Abort, plain_row
 from vllmfront.errors import (
     ClientStalled,
+    EngineDied,
     EngineRequestFailed,
     EngineUnavailable,
     RequestRejected,
 )
+from vllmfront.testing import FakeEngine
 
 
 async def test_tokens_are_pushed_in_order_and_the_end_wakes_the_task() -> None:
@@ -457,4 +459,87 @@ async def test_what_is_in_flight_when_the_client_closes_is_aborted() -> None:
         assert stream.cause is TerminalCause.SHUTDOWN
         with pytest.raises(EngineUnavailable):
             await stream.wait_finished()
+        assert_idle(client)
+
+
+MANY = 300
+"""Choices that are sent and ended in several turns."""
+
+
+async def test_very_many_choices_leave_others_their_turns() -> None:
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with open_engines() as (client, [engine]), trio.open_nursery() as nursery:
+        nursery.start_soon(take_turns)
+        begun = client.num_in_flight
+        stream = await client.prepare_all([request("a", n=MANY - 2), request("b", n=2)])
+        prepared = turns
+        async with stream:
+            sent = turns
+            adds = [await engine.receive_add() for _ in range(MANY)]
+            left = turns
+        nursery.cancel_scope.cancel()
+
+        assert begun == 0
+        # Fewer than there are pauses: who is next is drawn by lot.
+        assert prepared >= MANY // 64 - 2
+        assert sent - prepared >= MANY // 64 - 1
+        assert turns - left >= MANY // 64 - 1
+        abort = await engine.receive()
+        assert isinstance(abort, Abort)
+        assert sorted(abort.request_ids) == sorted(add.internal_id for add in adds)
+        assert client.metrics.snapshot().causes["client_gone"] == MANY
+        assert_idle(client)
+
+
+async def test_many_choices_may_end_while_others_are_still_to_be_sent() -> None:
+    sinks = [RecordingSink() for _ in range(MANY)]
+
+    async def answer(engine: FakeEngine) -> None:
+        for _ in range(MANY):
+            add = await engine.receive_add()
+            engine.send_tokens(add.internal_id, [1], FinishReason.STOP)
+
+    async with open_engines() as (client, [engine]), trio.open_nursery() as nursery:
+        nursery.start_soon(answer, engine)
+        stream = await client.prepare_all([request(n=MANY)], [sinks])
+        async with stream:
+            await stream.wait_finished()
+
+        assert [sink.tokens for sink in sinks] == [[1]] * MANY
+        assert stream.cause is TerminalCause.STOP
+        assert_idle(client)
+
+
+async def test_many_choices_that_are_given_up_half_sent_are_all_aborted() -> None:
+    async with open_engines() as (client, [engine]):
+        stream = await client.prepare_all([request(n=MANY)])
+        with trio.CancelScope() as scope:
+            stream.on_begun = scope.cancel
+            async with stream:
+                pytest.fail("it has not begun in full")
+
+        heard = [await engine.receive() for _ in range(65)]
+        assert isinstance(heard[-1], Abort)
+        assert len(heard[-1].request_ids) == 64
+        assert stream.begun
+        assert engine.heard_nothing()
+        assert_idle(client)
+
+
+async def test_an_engine_that_dies_half_way_ends_all_choices() -> None:
+    async with open_engines() as (client, [_engine]):
+        stream = await client.prepare_all([request(n=MANY)])
+        stream.on_begun = lambda: client.report_death("it is gone")
+        with pytest.raises(EngineDied, match="it is gone"):
+            async with stream:
+                pytest.fail("it has not begun in full")
+
+        assert stream.finished
         assert_idle(client)

@@ -1,6 +1,7 @@
 """``POST /v1/completions``."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import attrs
 import trio
@@ -33,10 +34,15 @@ from vllmfront.engine import EngineRequest, Logprobs, OutputSink
 from vllmfront.errors import RequestRejected
 from vllmfront.text import check_request, check_schema
 
+T = TypeVar("T")
+
 _BODY = Body(CompletionRequest)
 _ID_PREFIX = "cmpl-"
 _PROMPTS_A_TURN = 16
 """Prompts of a batch that are encoded before other tasks get their turn: about a millisecond."""
+
+_CHOICES_A_TURN = 64
+"""Pipelines that are made before other tasks get their turn: a millisecond, too."""
 
 
 class Completions:
@@ -119,24 +125,37 @@ class Completions:
             heads=self._heads,
         )
         echoes = _echoes(admission, admitted.requests, prompts)
-        sinks = [
-            [
-                _sink(
-                    admission,
-                    admitted,
-                    answer,
-                    head=head,
-                    prompt=number,
-                    choice=choice,
-                    echo=echoes[number],
-                )
-                for choice in range(per_prompt)
-            ]
-            for number in range(len(prompts))
-        ]
+        sinks = await _for_each_choice(
+            len(prompts),
+            per_prompt,
+            lambda prompt, choice: _sink(
+                admission,
+                admitted,
+                answer,
+                head=head,
+                prompt=prompt,
+                choice=choice,
+                echo=echoes[prompt],
+            ),
+        )
         if self._keep_alives is not None:
             self._keep_alives.watch(answer)
         await run_streamed(admitted, answer, sinks)
+
+
+async def _for_each_choice(
+    prompts: int, choices: int, make: Callable[[int, int], T]
+) -> list[list[T]]:
+    """Make something for each choice of each prompt; a checkpoint where they are very many."""
+    made = [[make(0, 0)]]
+    for number in range(1, prompts * choices):
+        prompt, choice = divmod(number, choices)
+        if choice == 0:
+            made.append([])
+        made[-1].append(make(prompt, choice))
+        if number % _CHOICES_A_TURN == 0:
+            await trio.lowlevel.checkpoint()
+    return made
 
 
 def _sink(
@@ -195,10 +214,11 @@ async def _answer(
     assert isinstance(body, CompletionRequest)
     usage = admission.usage(admitted.requests)
     pipelines = admission.pipelines
-    sinks = [
-        [pipelines.whole(usage, request.prompt_token_ids) for _ in range(body.n or 1)]
-        for request in admitted.requests
-    ]
+    sinks = await _for_each_choice(
+        len(prompts),
+        body.n or 1,
+        lambda prompt, _: pipelines.whole(usage, admitted.requests[prompt].prompt_token_ids),
+    )
     choices = [choice for of_prompt in sinks for choice in of_prompt]
     metrics = await run_whole(admitted, sinks)
     parts = AnswerParts(

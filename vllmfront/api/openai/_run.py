@@ -41,21 +41,26 @@ async def run_streamed(admitted: Admitted, answer: StreamedAnswer, sinks: Sinks)
     Raises:
         VllmFrontError: It could not be sent; there is no response yet.
     """
-    submitted = admitted.service.engine.submit_all(admitted.requests, sinks)
-    async with submitted as stream:
-        if admitted.service.options.per_request_metrics:
-            answer.metrics = lambda: metrics_json(
-                times_of(stream), stream.num_generated_tokens, omit_unknown=True
-            )
-        answer.start()
-        try:
-            await _wait(admitted, stream)
-        except VllmFrontError as error:
-            answer.fail(error)  # does nothing where a choice has said so already
-        except trio.Cancelled:
-            if close_cause(admitted.http) is TerminalCause.SHUTDOWN:
-                answer.fail(shutting_down())
+    stream = await admitted.service.engine.prepare_all(admitted.requests, sinks)
+    if admitted.service.options.per_request_metrics:
+        answer.metrics = lambda: metrics_json(
+            times_of(stream), stream.num_generated_tokens, omit_unknown=True
+        )
+    stream.on_begun = answer.start
+    try:
+        async with stream:
+            try:
+                await _wait(admitted, stream)
+            except VllmFrontError as error:
+                answer.fail(error)  # does nothing where a choice has said so already
+            except trio.Cancelled:
+                if close_cause(admitted.http) is TerminalCause.SHUTDOWN:
+                    answer.fail(shutting_down())
+                raise
+    except VllmFrontError as error:
+        if not stream.begun:
             raise
+        answer.fail(error)  # the engines left between its first choice and its last
 
 
 async def run_whole(admitted: Admitted, sinks: Sinks) -> bytes:
@@ -67,8 +72,8 @@ async def run_whole(admitted: Admitted, sinks: Sinks) -> bytes:
     Raises:
         VllmFrontError: It could not be sent, or a choice ended with this; the others are aborted.
     """
-    submitted = admitted.service.engine.submit_all(admitted.requests, sinks)
-    async with submitted as stream:
+    stream = await admitted.service.engine.prepare_all(admitted.requests, sinks)
+    async with stream:
         await _wait(admitted, stream)
     if not admitted.service.options.per_request_metrics:
         return b"null"

@@ -34,7 +34,7 @@ class Engine(Protocol):
     def max_model_len(self) -> int | None:
         """The smallest context of all engines; None until one has joined."""
 
-    def submit_all(
+    async def prepare_all(
         self,
         requests: Sequence[EngineRequest],
         sinks: Sequence[Sequence[OutputSink]] | None = None,

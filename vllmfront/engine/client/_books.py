@@ -5,7 +5,7 @@ All of it is synchronous, so no other task ever sees half a change.
 
 import logging
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from vllmfront.engine._output import EngineOutput, FinishReason
 from vllmfront.engine.client._child import Child
@@ -13,7 +13,7 @@ from vllmfront.engine.client._ids import IdSource
 from vllmfront.engine.client._membership import Membership
 from vllmfront.engine.client._rank import EngineRank
 from vllmfront.engine.client._state import EngineState
-from vllmfront.engine.client._stream import RequestStream
+from vllmfront.engine.client._stream import CHOICES_A_TURN, RequestStream
 from vllmfront.engine.metrics import EngineMetrics, TerminalCause
 from vllmfront.engine.routing import choose
 from vllmfront.engine.transport import PeerGone
@@ -51,23 +51,56 @@ class Books:
         """Streams that have live children; a request with ``n`` choices counts once."""
         return len(self._streams)
 
-    def begin(self, stream: RequestStream) -> None:
-        """Send all children of *stream*, or none.
+    def prepare(self, child: Child, taken: set[str]) -> None:
+        """Name *child* and encode it; *taken* are the names of others that are not sent yet.
+
+        Raises:
+            RequestRejected: Its id is taken.
+        """
+        request = child.request
+        internal_id = self._ids.internal(request.request_id)
+        if internal_id in self.children or internal_id in taken:
+            raise _id_taken(request.request_id)
+        taken.add(internal_id)
+        child.internal_id = internal_id
+        child.frames = encode_add(request, internal_id=internal_id, sampling=child.encoded_sampling)
+
+    def begin(self, stream: RequestStream, children: Sequence[Child]) -> None:
+        """Send some of the prepared children of *stream*; where one cannot be, all end.
 
         Raises:
             RequestRejected: A request pins an unknown rank, or its id is taken.
-            EngineUnavailable: Nothing was sent; engines are loading.
+            EngineUnavailable: Engines are loading.
             EngineDied: No engine is left to send to.
         """
         try:
-            self._prepare(stream)
-            for child in stream.children:
+            for child in children:
                 self._send_child(child)
         except VllmFrontError:
-            if stream.cause is None and stream.finished:
+            if stream.cause is None and stream.num_live == 0:
                 self.metrics.count_cause(TerminalCause.REFUSED)
             self.leave(stream, TerminalCause.ENGINE_DIED)
             raise
+
+    def settle(self, stream: RequestStream) -> None:
+        """Close the account of *stream* if all of its children have ended."""
+        if stream.finished:
+            self._streams.discard(stream)
+            self._record_choices(stream)
+
+    def leave_in_turns(self, stream: RequestStream, cause: TerminalCause) -> Iterator[None]:
+        """Do as ``leave``; yield where other tasks should get a turn.
+
+        The engines are told first, and whatever they still say goes nowhere from then on.
+        """
+        self.abort([child for child in stream.children if child.live])
+        live = [child for child in stream.children if child.live]
+        for child in live:
+            self._take_out(child)
+        for number, child in enumerate(live, 1):
+            self._account(child, cause, None)
+            if number % CHOICES_A_TURN == 0:
+                yield
 
     def leave(self, stream: RequestStream, cause: TerminalCause) -> None:
         """Abort the children of *stream* that live: one message for each engine."""
@@ -80,20 +113,8 @@ class Books:
 
     def end(self, child: Child, cause: TerminalCause, error: VllmFrontError | None = None) -> None:
         """Take *child* out; the only way that a child ends."""
-        rank = child.rank
-        assert child.live
-        assert rank is not None
-        child.live = False
-        child.pending = None
-        del self.children[child.internal_id]
-        rank.load.end()
-        rank.metrics.record_end(child.record, cause, time.monotonic())
-        self.metrics.count_cause(cause)
-        stream = child.stream
-        stream.child_ended(cause, error)
-        if stream.finished:
-            self._streams.discard(stream)
-            self._record_choices(stream)
+        self._take_out(child)
+        self._account(child, cause, error)
 
     def fail(self, child: Child, cause: TerminalCause, error: VllmFrontError) -> None:
         """End *child* with *error*, which its sink is told first; nothing if it has ended."""
@@ -140,7 +161,9 @@ class Books:
         for child in children:
             if child.live and self.push_pending(child):
                 self.abort([child])
-                self.end(child, TerminalCause.STOP)
+                # The abort may have found the engine gone, which has ended its children.
+                if child.live:
+                    self.end(child, TerminalCause.STOP)
         return [child for child in children if child.live]
 
     def abort(self, children: Iterable[Child]) -> None:
@@ -210,22 +233,25 @@ class Books:
                 longest = max(child.record.num_tokens for child in children)
                 rank.metrics.record_choices(len(children), longest)
 
-    def _prepare(self, stream: RequestStream) -> None:
-        taken = set[str]()
-        for child in stream.children:
-            internal_id = self._ids.internal(child.request.request_id)
-            if internal_id in self.children or internal_id in taken:
-                raise RequestRejected(
-                    f"Request id {child.request.request_id} is already in use",
-                    param="request_id",
-                )
-            taken.add(internal_id)
-            child.internal_id = internal_id
-            child.frames = encode_add(
-                child.request, internal_id=internal_id, sampling=child.encoded_sampling
-            )
+    def _take_out(self, child: Child) -> None:
+        assert child.live
+        assert child.rank is not None
+        child.live = False
+        child.pending = None
+        del self.children[child.internal_id]
+        child.rank.load.end()
+
+    def _account(self, child: Child, cause: TerminalCause, error: VllmFrontError | None) -> None:
+        assert child.rank is not None
+        child.rank.metrics.record_end(child.record, cause, time.monotonic())
+        self.metrics.count_cause(cause)
+        stream = child.stream
+        stream.child_ended(cause, error)
+        self.settle(stream)
 
     def _send_child(self, child: Child) -> None:
+        if child.internal_id in self.children:
+            raise _id_taken(child.request.request_id)
         while True:
             rank = self._choose(child)
             try:
@@ -261,3 +287,7 @@ class Books:
         if len(ready) == 1:
             return ready[0]
         return ranks[choose({rank.rank: rank.load for rank in ready})]
+
+
+def _id_taken(request_id: str) -> RequestRejected:
+    return RequestRejected(f"Request id {request_id} is already in use", param="request_id")

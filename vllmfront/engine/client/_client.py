@@ -1,10 +1,11 @@
 """The client: requests and calls go in, outputs come out of the streams."""
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import attrs
+import trio
 
 from vllmfront.engine._fan_out import fan_out
 from vllmfront.engine._output import OutputSink
@@ -17,7 +18,7 @@ from vllmfront.engine.client._known import KnownParams
 from vllmfront.engine.client._membership import Membership
 from vllmfront.engine.client._rank import EngineRank
 from vllmfront.engine.client._state import EngineState
-from vllmfront.engine.client._stream import RequestStream
+from vllmfront.engine.client._stream import CHOICES_A_TURN, RequestStream
 from vllmfront.engine.client._utility import DEFAULT_CALL_SECONDS, UtilityCalls
 from vllmfront.engine.guard import GuardLimits, adapt_request, check_request
 from vllmfront.engine.metrics import EngineMetrics, RequestRecord, TerminalCause
@@ -148,19 +149,55 @@ class EngineClient:
         """Prepare several requests that begin and end together; as ``submit`` otherwise."""
         buffer = OutputBuffer() if sinks is None else None
         stream = RequestStream(self._books, [], buffer)
+        for _pause in self._prepare(stream, requests, sinks, buffer):
+            pass
+        return stream
+
+    async def prepare_all(
+        self,
+        requests: Sequence[EngineRequest],
+        sinks: Sequence[Sequence[OutputSink]] | None = None,
+    ) -> RequestStream:
+        """Do as ``submit_all``; a checkpoint only where there are very many choices."""
+        buffer = OutputBuffer() if sinks is None else None
+        stream = RequestStream(self._books, [], buffer)
+        for _pause in self._prepare(stream, requests, sinks, buffer):
+            await trio.lowlevel.checkpoint()
+        return stream
+
+    def _prepare(
+        self,
+        stream: RequestStream,
+        requests: Sequence[EngineRequest],
+        sinks: Sequence[Sequence[OutputSink]] | None,
+        buffer: OutputBuffer | None,
+    ) -> Iterator[None]:
+        """Add a child for each choice; yield where other tasks should get a turn."""
+        taken = set[str]()
+        children = stream.children
         try:
             limits = self.limits
             for number, request in enumerate(requests):
                 encoded = self._check(request, limits)
-                children = fan_out(adapt_request(request, self.engine_version))
-                own = sinks[number] if sinks is not None else None
-                self._add_children(stream, request.request_id, children, own, buffer)
-                if len(children) == 1 and children[0].sampling is request.sampling:
-                    stream.children[-1].encoded_sampling = encoded
+                choices = fan_out(adapt_request(request, self.engine_version))
+                own = None if sinks is None else _fitting(sinks[number], request)
+                for place, choice in enumerate(choices):
+                    index = len(children)
+                    if own is not None:
+                        sink = own[place]
+                    else:
+                        assert buffer is not None
+                        sink = buffer.sink(index)
+                    child = _child(stream, index, request.request_id, choice, sink)
+                    if choice.sampling is request.sampling:
+                        child.encoded_sampling = encoded
+                    self._books.prepare(child, taken)
+                    children.append(child)
+                    if index % CHOICES_A_TURN == CHOICES_A_TURN - 1:
+                        yield
         except RequestRejected:
             self.metrics.count_cause(TerminalCause.REFUSED)
             raise
-        return stream
 
     def _check(self, request: EngineRequest, limits: GuardLimits) -> bytes | None:
         """Pass *request* through the guard; return the wire form of its sampling if it is known."""
@@ -173,35 +210,6 @@ class EngineClient:
             if sampling is not None and sampling.n == 1 and not request.prompt_embeds:
                 encoded = self._known_params.add(sampling)
         return encoded
-
-    def _add_children(
-        self,
-        stream: RequestStream,
-        public_id: str,
-        requests: Sequence[EngineRequest],
-        sinks: Sequence[OutputSink] | None,
-        buffer: OutputBuffer | None,
-    ) -> None:
-        if sinks is not None and len(sinks) != len(requests):
-            raise ValueError(f"{len(requests)} choices need as many sinks, not {len(sinks)}")
-        now = time.monotonic()
-        for choice, request in enumerate(requests):
-            index = len(stream.children)
-            if sinks is not None:
-                sink = sinks[choice]
-            else:
-                assert buffer is not None
-                sink = buffer.sink(index)
-            waited = max(0.0, time.time() - request.arrival_time) if request.arrival_time else 0.0
-            sampling = request.sampling
-            record = RequestRecord(
-                arrival=now - waited,
-                prompt_tokens=len(request.prompt_token_ids),
-                max_tokens=None if sampling is None else sampling.max_tokens,
-            )
-            stream.children.append(
-                Child(stream, index, request=request, public_id=public_id, sink=sink, record=record)
-            )
 
     def abort(self, public_ids: Collection[str]) -> int:
         """End requests by their public ids, as aborted, with the tokens they have so far.
@@ -290,3 +298,23 @@ def _one_choice(request: EngineRequest) -> EngineRequest:
     if not isinstance(sampling, SamplingParams) or sampling.n == 1:
         return request
     return attrs.evolve(request, sampling=attrs.evolve(sampling, n=1))
+
+
+def _fitting(sinks: Sequence[OutputSink], request: EngineRequest) -> Sequence[OutputSink]:
+    choices = 1 if request.sampling is None else request.sampling.n
+    if len(sinks) != choices:
+        raise ValueError(f"{choices} choices need as many sinks, not {len(sinks)}")
+    return sinks
+
+
+def _child(
+    stream: RequestStream, index: int, public_id: str, request: EngineRequest, sink: OutputSink
+) -> Child:
+    arrival = request.arrival_time
+    waited = max(0.0, time.time() - arrival) if arrival else 0.0
+    record = RequestRecord(
+        arrival=time.monotonic() - waited,
+        prompt_tokens=len(request.prompt_token_ids),
+        max_tokens=None if request.sampling is None else request.sampling.max_tokens,
+    )
+    return Child(stream, index, request=request, public_id=public_id, sink=sink, record=record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,10 +18,15 @@ if TYPE_CHECKING:
     from vllmfront.engine.client._child import Child
 
 
+CHOICES_A_TURN = 64
+"""Choices that are prepared, sent or ended before other tasks get their turn: they take about a
+millisecond."""
+
+
 class RequestStream:
     """What ``EngineClient.submit`` returns: enter it to send, leave it to be done.
 
-    Entering checks, encodes and sends. Leaving before all children have ended aborts those that
+    Entering sends. Leaving before all children have ended aborts those that
     live, in one message for each engine, without waiting. Outputs go to the sinks as they come;
     without sinks they collect here, to be iterated.
     """
@@ -33,9 +39,16 @@ class RequestStream:
         self.cause: TerminalCause | None = None
         """Why it ended; of several children, the first that did not end well, else the last."""
 
+        self.on_begun: Callable[[], None] | None = None
+        """Called when something has been sent, before any output can come."""
+
+        self.begun = False
+        """Whether something has been sent."""
+
         self._books = books
         self._buffer = buffer
         self._live = 0
+        self._beginning = False
         self._error: VllmFrontError | None = None
         self._waiter: trio.lowlevel.Task | None = None
 
@@ -50,8 +63,13 @@ class RequestStream:
 
     @property
     def finished(self) -> bool:
-        """Whether no child lives any more."""
-        return self._live == 0
+        """Whether no child lives any more, and none is still to be sent."""
+        return self._live == 0 and not self._beginning
+
+    @property
+    def num_live(self) -> int:
+        """Children that were sent and have not ended."""
+        return self._live
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -63,15 +81,39 @@ class RequestStream:
         return sum(child.record.num_tokens for child in self.children)
 
     async def __aenter__(self) -> Self:
-        """Send it.
+        """Send it; a checkpoint only where there are very many choices.
 
         Raises:
             RequestRejected: An engine could not survive it, or it names an unknown rank.
             EngineUnavailable: The engines are loading; nothing was sent.
             EngineDied: No engine is left.
         """
-        self._books.begin(self)
+        if len(self.children) > CHOICES_A_TURN:
+            await self._begin_in_turns()
+        else:
+            self._books.begin(self, self.children)
+            self._note_begin()
         return self
+
+    async def _begin_in_turns(self) -> None:
+        self._beginning = True
+        try:
+            for start in range(0, len(self.children), CHOICES_A_TURN):
+                self._books.begin(self, self.children[start : start + CHOICES_A_TURN])
+                if start == 0:
+                    self._note_begin()
+                await trio.lowlevel.checkpoint()
+        except BaseException as error:
+            self._books.leave(self, _cause_of(error))
+            raise
+        finally:
+            self._beginning = False
+            self._books.settle(self)
+
+    def _note_begin(self) -> None:
+        self.begun = True
+        if self.on_begun is not None:
+            self.on_begun()
 
     async def __aexit__(
         self,
@@ -79,8 +121,14 @@ class RequestStream:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._live:
-            self._books.leave(self, self.leave_cause or _cause_of(error))
+        if not self._live:
+            return
+        cause = self.leave_cause or _cause_of(error)
+        if self._live <= CHOICES_A_TURN:
+            self._books.leave(self, cause)
+            return
+        for _pause in self._books.leave_in_turns(self, cause):
+            await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def wait_finished(self) -> None:
         """Sleep until every child has ended.
