@@ -84,7 +84,7 @@ class Stop:
     [
         Stop(0, 50_000, "abort", 0.0, 5.0),
         pytest.param(Stop(1, 50_000, "abort", 1.0, 6.0), marks=pytest.mark.slow),
-        Stop(30, 400, "length", 0.0, 20.0),
+        pytest.param(Stop(30, 200, "length", 0.0, 20.0), marks=pytest.mark.slow),
         pytest.param(Stop(2, 50_000, "abort", 2.0, 7.0), marks=pytest.mark.slow),
         pytest.param(Stop(10, 1500, "length", 0.0, 20.0), marks=pytest.mark.slow),
     ],
@@ -121,9 +121,8 @@ async def test_running_streams_end_properly_within_the_time_they_are_given(
     assert "Traceback" not in frontend.log_text()
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_second_signal_ends_the_wait(tmp_path: Path, number: signal.Signals) -> None:
     with (
         running_frontend(tmp_path, "--shutdown-timeout", "600") as frontend,
@@ -202,6 +201,7 @@ async def test_a_kill_at_any_moment_of_the_start_leaves_nothing(
     assert files_in(socket_folder) == []
 
 
+@pytest.mark.slow
 async def test_a_client_of_a_killed_frontend_is_told_by_its_socket(tmp_path: Path) -> None:
     """And the engine, which is not ours, goes on to serve the next frontend."""
     with running_frontend(tmp_path / "a") as first:
