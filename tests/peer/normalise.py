@@ -30,7 +30,7 @@ def normalise(status: int, content_type: str, body: bytes) -> Answer:
     kind = content_type.partition(";")[0]
     if kind == "text/event-stream":
         return Answer(status, kind, [_event(block) for block in body.split(b"\n\n") if block])
-    if kind == "application/json":
+    if kind == "application/json" and body:
         return Answer(status, kind, _without_volatile(json.loads(body)))
     return Answer(status, kind, body.decode())
 
@@ -73,5 +73,7 @@ def _choice_as_peer(choice: dict[str, Any]) -> dict[str, Any]:
 
 
 def _steady(text: str) -> str:
+    if ": Validation error: " in text:
+        text = "\n".join(sorted(text.split("\n")))  # the peer tells them in any order
     text = _POSITION.sub("", _REQUEST_ID.sub(r"\1-ID", text))
     return _BOUNDS.sub(lambda m: f"{m[1]} [{sorted(m[2].split(', '))}]", text)

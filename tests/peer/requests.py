@@ -44,6 +44,12 @@ def all_cases() -> list[Case]:
         *_malformed(),
         *_tokenizer_routes(),
         *_operator_routes(),
+        *_stops(),
+        *_logprob_streams(),
+        *_orders(),
+        *_constraints(),
+        *_odd_values(),
+        *_heads(),
     ]
 
 
@@ -345,3 +351,206 @@ def _operator_routes() -> Iterator[Case]:
     yield Case("options-models", "OPTIONS", "/v1/models")
     origin = {"Origin": "http://a.example", "Access-Control-Request-Method": "POST"}
     yield Case("preflight", "OPTIONS", CHAT, headers=origin)
+
+
+def _stops() -> Iterator[Case]:
+    """Stop strings and ids, with everything that they meet."""
+    running = {"include_usage": True, "continuous_usage_stats": True}
+    options: dict[str, dict[str, Any]] = {
+        "multibyte": {"stop": ["é", "世", "👋🏽"], "max_tokens": 40, "temperature": 1, "seed": 5},
+        "long": {"stop": ["no such text ever comes out of this model"], "max_tokens": 40},
+        "overlapping": {"stop": ["ab", "abc", "bc", "c"], "max_tokens": 40},
+        "space": {"stop": [" "], "max_tokens": 20},
+        "newline": {"stop": ["\n"], "max_tokens": 40},
+        "newline-included": {
+            "stop": ["\n"],
+            "max_tokens": 40,
+            "include_stop_str_in_output": True,
+        },
+        "at-length": {"stop": ["e"], "max_tokens": 2},
+        "ids-and-minimum": {
+            "stop_token_ids": list(range(64, 1000)),
+            "min_tokens": 8,
+            "max_tokens": 20,
+        },
+        "ids-included": {
+            "stop_token_ids": list(range(64, 1000)),
+            "include_stop_str_in_output": True,
+            "max_tokens": 20,
+        },
+        "ids-and-strings": {"stop_token_ids": list(range(900, 1000)), "stop": ["e"]},
+        "interval": {"stop": ["e"], "stream_interval": 4, "max_tokens": 20},
+        "token-ids": {"stop": ["e"], "return_token_ids": True, "max_tokens": 20},
+    }
+    for name, fields in options.items():
+        for make in (chat, completion):
+            yield make(f"stops-{name}", **fields)
+            yield make(f"stops-{name}-stream", stream=True, stream_options=running, **fields)
+
+
+def _logprob_streams() -> Iterator[Case]:
+    usage = {"include_usage": True, "continuous_usage_stats": True}
+    odd = {"stream": True, "temperature": 1, "seed": 5, "max_tokens": 60}
+    for make in (chat, completion):
+        yield make("usage-running-multibyte", stream_options=usage, **odd)
+    both = {"stream": True, "max_tokens": 12}
+    yield chat("logprobs-stop-stream", logprobs=True, top_logprobs=2, stop=["e"], **both)
+    yield chat("logprobs-interval-stream", logprobs=True, stream_interval=4, **both)
+    yield chat("logprobs-ids-stream", logprobs=True, return_token_ids=True, **both)
+    yield chat("logprobs-zero-top-stream", logprobs=True, top_logprobs=0, **both)
+    yield chat("logprobs-echo", logprobs=True, echo=True, top_logprobs=1)
+    yield chat("logprobs-echo-prompt", logprobs=True, echo=True, prompt_logprobs=2)
+    yield completion("logprobs-stop-stream", logprobs=2, stop=["e"], **both)
+    yield completion("logprobs-interval-stream", logprobs=1, stream_interval=4, **both)
+    yield completion("logprobs-echo-stop-stream", logprobs=1, echo=True, stop=["e"], **both)
+    yield completion(
+        "logprobs-echo-unicode-stream", logprobs=1, echo=True, prompt="Grüße 👋🏽", **both
+    )
+    yield completion("logprobs-echo-only", echo=True, max_tokens=0, logprobs=2)
+    yield completion("logprobs-echo-only-stream", echo=True, max_tokens=0, logprobs=2, stream=True)
+    yield completion("logprobs-names-stream", logprobs=1, return_tokens_as_token_ids=True, **both)
+    yield completion("logprobs-unicode", prompt="Grüße 👋🏽 你好", logprobs=1, echo=True)
+
+
+def _orders() -> Iterator[Case]:
+    """Two faults at once: which of them is told."""
+    faults: dict[str, dict[str, Any]] = {
+        "range": {"temperature": 3},
+        "stop": {"stop": [""]},
+        "salt": {"cache_salt": ""},
+        "options": {"stream_options": {"include_usage": True}},
+        "minimum": {"min_tokens": 9},
+        "beam": {"use_beam_search": True},
+        "constraint": {"structured_outputs": {}},
+        "bias": {"logit_bias": {"x": 1}},
+        "top-k": {"top_k": -2},
+    }
+    for name, fields in faults.items():
+        for make in (chat, completion):
+            yield make(f"order-model-{name}", model="other", **fields)
+    yield chat("order-model-messages", model="other", messages=[])
+    yield chat("order-model-message", model="other", messages=[{"role": "user"}])
+    yield chat("order-model-tools", model="other", tools=[])
+    yield chat("order-range-salt-stop", temperature=3, cache_salt="", stop=[""])
+    yield chat("order-messages-range", messages=[], temperature=3)
+    yield chat("order-range-rule", temperature=3, top_logprobs=4)
+    yield chat("order-rules", top_logprobs=4, stream_options={}, min_tokens=9)
+    tokenize: dict[str, Any] = {
+        "nothing": {"model": "other"},
+        "messages": {"model": "other", "messages": []},
+        "message": {"model": "other", "messages": [{"role": "user"}]},
+        "template": {"model": "other", "messages": HELLO, "chat_template": "x"},
+        "both": {"prompt": "x", "messages": [{"role": "user"}]},
+        "bad-prompt": {"prompt": 5, "messages": HELLO},
+        "no-tools": {"messages": HELLO, "tools": []},
+        "empty-model": {"model": "", "prompt": "x"},
+        "empty": {"prompt": "", "return_token_strs": True},
+        "unicode": {"prompt": "<|im_start|>Grüße 👋🏽", "return_token_strs": True},
+        "chat-strings": {"messages": HELLO, "return_token_strs": True},
+    }
+    for name, body in tokenize.items():
+        yield Case(f"tokenize-order-{name}", "POST", "/tokenize", body)
+    for index, tokens in enumerate(([], "x", [1.5], [2**32], None, [-1])):
+        yield Case(f"detokenize-value-{index}", "POST", "/detokenize", {"tokens": tokens})
+
+
+def _constraints() -> Iterator[Case]:
+    schemas: list[Any] = [
+        {},
+        {"type": ["string", "null"]},
+        {"type": "object", "properties": {"ü": {"type": "string"}}},
+        '{"type": "object"}',
+    ]
+    for index, schema in enumerate(schemas):
+        yield chat(f"schema-{index}", structured_outputs={"json": schema})
+        named = {"name": "x", "schema": schema, "strict": True}
+        if isinstance(schema, dict):
+            yield chat(
+                f"format-schema-{index}",
+                response_format={"type": "json_schema", "json_schema": named},
+            )
+    others: list[Any] = [
+        {"json_object": True},
+        {"grammar": 'root ::= "a"'},
+        {"grammar": ""},
+        {"regex": ""},
+        {"regex": None},
+        {"choice": [""]},
+        {"choice": "a"},
+        {"structural_tag": "{"},
+        {"regex": "a", "disable_any_whitespace": True},
+        {"regex": "a", "whitespace_pattern": " "},
+        {"regex": "a", "no_such_member": 1},
+    ]
+    for index, constraint in enumerate(others):
+        yield completion(f"constraint-{index}", structured_outputs=constraint)
+    formats: list[Any] = [{}, {"type": "json_schema"}, {"type": "structural_tag"}, "json", []]
+    for index, form in enumerate(formats):
+        yield chat(f"format-{index}", response_format=form)
+
+
+def _odd_values() -> Iterator[Case]:
+    detections: list[dict[str, int]] = [
+        {"max_pattern_size": 0, "min_pattern_size": 0, "min_count": 0},
+        {"max_pattern_size": 0, "min_count": 1},
+        {"max_pattern_size": 0, "min_pattern_size": 1, "min_count": 0},
+        {"max_pattern_size": 3, "min_pattern_size": 5, "min_count": 1},
+        {"max_pattern_size": 3},
+    ]
+    for index, detection in enumerate(detections):
+        yield chat(f"repetition-{index}", repetition_detection=detection)
+    for index, top_k in enumerate((2**31, 2**32, 2**63, True, "x")):
+        yield chat(f"top_k-odd-{index}", top_k=top_k)
+    numbers: dict[str, list[Any]] = {
+        "temperature": [1e-6, 1e308, True],
+        "top_p": [1e-7],
+        "max_tokens": [2**32, "5", None],
+        "seed": [-(2**63), 0],
+        "n": [1, None, True],
+        "stop": [None, ["a", None], ""],
+        "stream": [None, "yes", 0],
+        "priority": [-(2**31), 1.5],
+        "logit_bias": [{"+5": 1}, {"05": 1}, {"5": "x"}, {"5": 1e308}, {}],
+        "stop_token_ids": [[], [-1], [2**32]],
+        "allowed_token_ids": [[64] * 3],
+        "bad_words": [[], [" foo"], ["foo", "foo"], "foo"],
+        "truncate_prompt_tokens": [-1, 0, -2],
+        "logprob_token_ids": [[], [999999]],
+        "request_id": ["", "a b"],
+        "vllm_xargs": [{}, {"a": [1, "x"]}, {"a": None}],
+        "thinking_token_budget": [0, -1],
+        "watermarking": [False, "no"],
+        "cache_salt": [None, 5],
+    }
+    for field, options in numbers.items():
+        for index, value in enumerate(options):
+            yield chat(f"odd-{field}-{index}", **{field: value})
+    prompts: list[Any] = [
+        "Grüße 👋🏽 你好",
+        " ",
+        "\u0000",
+        "<|im_start|>user",
+        [2040, 64],
+        [[]],
+        [True],
+    ]
+    for index, prompt in enumerate(prompts):
+        yield completion(f"prompt-{index}", prompt=prompt)
+
+
+def _heads() -> Iterator[Case]:
+    base = chat("head")
+    heads: dict[str, dict[str, str]] = {
+        "charset": {"content-type": "application/json; charset=utf-8"},
+        "capitals": {"Content-Type": "APPLICATION/JSON"},
+        "vendor": {"content-type": "application/vnd.api+json"},
+        "text": {"content-type": "text/plain"},
+        "session": {"X-Session-ID": "s"},
+        "rank-negative": {"X-data-parallel-rank": "-1"},
+        "accept": {"accept": "text/html"},
+    }
+    for name, headers in heads.items():
+        yield attrs.evolve(base, name=f"chat-head-{name}", headers=headers)
+    for method in ("HEAD", "OPTIONS", "DELETE", "PATCH"):
+        yield Case(f"method-{method.lower()}-chat", method, CHAT)
+        yield Case(f"method-{method.lower()}-models", method, "/v1/models")

@@ -220,6 +220,19 @@ def test_integers_that_the_wire_cannot_carry(fields: dict[str, int], told: str) 
     assert caught.value.message.endswith(told)
 
 
+def test_of_the_schemas_rules_only_the_first_is_told() -> None:
+    assert complaint(chat(top_logprobs=4, min_tokens=9)) == (
+        "__all__: top_logprobs is only allowed when logprobs is enabled",
+        None,
+    )
+
+
+def test_a_format_needs_its_type() -> None:
+    message, _ = complaint(chat(response_format={}))
+
+    assert message.endswith("response_format: missing field `type`")
+
+
 def test_an_unknown_side_is_named() -> None:
     assert complaint(chat(truncation_side="middle"))[1] == "truncation_side"
 

@@ -39,7 +39,7 @@ def check_schema(
     _check_integers(request)
     if request.surface is Surface.CHAT:
         _complain([*others, *_chat_fields(request), *_stop_field(request, limits)])
-        _complain(list(_chat_rules(request)))
+        _complain(list(_chat_rules(request))[:1])
     else:
         _complain([*others, *_stop_field(request, limits)])
 

@@ -146,7 +146,9 @@ def _invalid(what: str) -> RequestRejected:
 
 
 def _from_response_format(shape: Mapping[str, Any]) -> dict[str, Any]:
-    kind = shape.get("type")
+    if "type" not in shape:
+        raise _malformed("missing field `type`")
+    kind = shape["type"]
     if kind == "text":
         return {}
     if kind == "json_object":

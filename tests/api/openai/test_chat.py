@@ -227,6 +227,18 @@ async def test_running_usage_comes_with_every_event(api: Api) -> None:
     assert counts == [0, 1, 2, 2, 2]
 
 
+async def test_running_usage_waits_for_text(api: Api) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    call = api.post(CHAT, chat(stream=True, stream_options=options, stop=["xyz"]))
+    add = await api.engine.receive_add()
+    await api.say_slowly(add, [*api.encode("x"), *api.encode("a")])
+    writer = await call.finished()
+
+    assert contents(writer.events)[:2] == ["", "xa"]
+    counts = [event["usage"]["completion_tokens"] for event in writer.events[:-1]]
+    assert counts == [0, 2, 2, 2]
+
+
 async def test_an_interval_joins_tokens_but_not_the_first(api: Api) -> None:
     call = api.post(CHAT, chat(stream=True, stream_interval=2))
     add = await api.engine.receive_add()

@@ -30,13 +30,14 @@ class Extras:
     """Characters of the prompt that the opening shows; offsets in logprobs count them."""
 
     @property
-    def any_metadata(self) -> bool:
-        return self.logprobs is not None or self.token_ids or self.running_usage is not None
+    def fills_events(self) -> bool:
+        """Whether events are worth sending without text: usage alone can wait for the next."""
+        return self.logprobs is not None or self.token_ids
 
     @property
     def none(self) -> bool:
         """Whether events carry text alone, at once."""
-        return not self.any_metadata and self.interval == 1
+        return not self.fills_events and self.running_usage is None and self.interval == 1
 
 
 class GeneralChoice(StreamedChoice):
@@ -132,7 +133,7 @@ class GeneralChoice(StreamedChoice):
         events, self._opening = self._opening, b""
         extras = self._extras
         text = "".join(self._texts)
-        shows = text or extras.any_metadata or not self._frames.skips_empty
+        shows = text or extras.fills_events or not self._frames.skips_empty
         if shows:
             logprobs = None
             if extras.logprobs is not None and self._logprobs:
