@@ -98,7 +98,9 @@ def measure(
 async def measured_reader(*, counted: bool) -> tuple[OutputReader, CannedReceiver, list[str]]:
     """Return a reader with live streams behind it, its socket, and the streams' internal ids."""
     metrics = EngineMetrics(enabled=counted)
-    membership = Membership([0], metrics, cast("MessageRouter", DeafRouter()))
+    membership = Membership(
+        [0], metrics, cast("MessageRouter", DeafRouter()), watches_loading=False
+    )
     membership.engine_joined(0, Registration(max_model_len=32768))
     books = Books(membership, metrics, IdSource())
     receiver = CannedReceiver()
