@@ -1,6 +1,8 @@
 """Streams: what is sent, pushed and aborted over the life of a request."""
 
+import gc
 import time
+import weakref
 from contextlib import nullcontext
 
 import attrs
@@ -543,3 +545,22 @@ async def test_an_engine_that_dies_half_way_ends_all_choices() -> None:
 
         assert stream.finished
         assert_idle(client)
+
+
+async def test_a_request_that_has_ended_is_freed_without_the_collector() -> None:
+    gc.disable()
+    try:
+        async with open_engines() as (client, [engine]):
+            made = request()
+            prompt = weakref.ref(made)
+            async with client.submit(made, [RecordingSink()]) as stream:
+                add = await engine.receive_add()
+                end = EngineOutput(new_token_ids=[1], finish_reason=FinishReason.STOP)
+                engine.send_output(add.internal_id, end)
+                await stream.wait_finished()
+            del made, stream, add
+            await settle()
+
+            assert prompt() is None
+    finally:
+        gc.enable()

@@ -245,7 +245,8 @@ class Books:
         assert child.rank is not None
         child.rank.metrics.record_end(child.record, cause, time.monotonic())
         self.metrics.count_cause(cause)
-        stream = child.stream
+        stream, child.stream = child.stream, None
+        assert stream is not None
         stream.child_ended(cause, error)
         self.settle(stream)
 
@@ -263,6 +264,7 @@ class Books:
             child.rank = rank
             child.live = True
             self.children[child.internal_id] = child
+            assert child.stream is not None
             self._streams.add(child.stream)
             child.stream.child_began()
             rank.load.send()

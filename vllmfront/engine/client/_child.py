@@ -43,7 +43,9 @@ class Child:
         sink: OutputSink,
         record: RequestRecord,
     ) -> None:
-        self.stream = stream
+        self.stream: RequestStream | None = stream
+        """Who awaits it; None once it has ended: in a cycle its prompt would outlive it."""
+
         self.index = index
         """Its place among the children of the stream."""
 
