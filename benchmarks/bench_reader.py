@@ -123,6 +123,7 @@ async def measured_reader(*, counted: bool) -> tuple[OutputReader, CannedReceive
         child = Child(
             stream, 0, request=request, public_id=str(number), sink=NullSink(), record=record
         )
+        books.prepare(child, set())
         stream.children.append(child)
         await stream.__aenter__()
     return reader, receiver, list(books.children)
