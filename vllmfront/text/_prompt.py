@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from vllmfront.engine.guard import are_token_ids
 from vllmfront.errors import RequestRejected
 from vllmfront.text._request import SamplingRequest, Surface
 from vllmfront.text._tokenizer import Tokenizer
@@ -42,9 +43,11 @@ def fit_prompt(
     token_ids = _truncated(token_ids, request, max_model_len)
     length = len(token_ids)
     # Of a prompt that does not fit a part is looked at: it may hold millions of ids.
-    check_ids("prompt", token_ids if length < max_model_len else token_ids[:_LOOKED_AT], vocab_size)
+    looked_at = token_ids if length < max_model_len else token_ids[:_LOOKED_AT]
+    fitting = looked_at if isinstance(looked_at, list) else list(looked_at)
+    check_ids("prompt", fitting, vocab_size)
     if length < max_model_len:
-        return token_ids if isinstance(token_ids, list) else list(token_ids)
+        return fitting
     problem = (
         f"contains {length} input tokens, which exceeds this limit even without any output tokens"
         if length > max_model_len
@@ -99,7 +102,7 @@ def check_ids(field: str, token_ids: Sequence[int], vocab_size: int) -> None:
     Raises:
         RequestRejected: All of them are named.
     """
-    if not token_ids or (max(token_ids) < vocab_size and min(token_ids) >= 0):
+    if are_token_ids(token_ids, vocab_size):
         return
     unknown = [token_id for token_id in token_ids if not 0 <= token_id < vocab_size]
     shown = ", ".join(map(str, unknown[:_SHOWN])) + (", ..." if len(unknown) > _SHOWN else "")

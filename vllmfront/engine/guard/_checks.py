@@ -89,13 +89,20 @@ def _ids_below(bound: int) -> Any:
     return list[Annotated[int, msgspec.Meta(ge=0, lt=bound)]]
 
 
+def are_token_ids(values: Sequence[object], bound: int) -> bool:
+    """Tell whether a list holds integers from 0 to below *bound* and nothing else."""
+    try:
+        msgspec.convert(values, _ids_below(bound))
+    except (msgspec.ValidationError, UnicodeEncodeError):
+        return False
+    return True
+
+
 def check_token_ids(values: object, name: str, vocab_size: int | None) -> Sequence[int]:
     """Check for a list of ids that the model's embedding and logits have."""
     ids = check_list(values, name)
-    try:
-        msgspec.convert(ids, _ids_below(vocab_size or _INT32_MAX))
-    except (msgspec.ValidationError, UnicodeEncodeError):
-        raise _bad_token_id(ids, name, vocab_size or _INT32_MAX) from None
+    if not are_token_ids(ids, vocab_size or _INT32_MAX):
+        raise _bad_token_id(ids, name, vocab_size or _INT32_MAX)
     return ids
 
 
