@@ -319,8 +319,8 @@ async def test_a_send_to_a_killed_engine_fails_at_once() -> None:
         time.sleep(0.05)  # noqa: ASYNC251 (the monitor's task must not run before the send)
 
         with pytest.raises(EngineDied):
-            async with client.submit(request()):
-                pass
+            async with client.submit(request()) as stream:
+                await stream.wait_finished()
         assert state_of(client) is EngineState.DEAD
         assert_idle(client)
 

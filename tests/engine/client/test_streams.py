@@ -3,7 +3,7 @@
 import gc
 import time
 import weakref
-from contextlib import nullcontext
+from contextlib import AsyncExitStack, nullcontext
 
 import attrs
 import pytest
@@ -564,3 +564,29 @@ async def test_a_request_that_has_ended_is_freed_without_the_collector() -> None
             assert prompt() is None
     finally:
         gc.enable()
+
+
+async def test_what_is_left_before_it_was_sent_is_never_sent() -> None:
+    async with open_engines() as (client, [engine]):
+        async with client.submit(request("left")):
+            pass
+        async with client.submit(request("kept")) as stream:
+            add = await engine.receive_add()
+            engine.send_output(
+                add.internal_id,
+                EngineOutput(new_token_ids=[1], finish_reason=FinishReason.STOP),
+            )
+            await stream.wait_finished()
+
+        assert add.internal_id.startswith("kept")
+        assert engine.heard_nothing()
+        assert_idle(client)
+
+
+async def test_requests_of_one_turn_arrive_in_their_order() -> None:
+    async with open_engines() as (client, [engine]), AsyncExitStack() as stack:
+        for number in range(40):  # more than wait for each other
+            await stack.enter_async_context(client.submit(request(f"r{number}")))
+        arrived = [(await engine.receive_add()).internal_id for _ in range(40)]
+
+        assert [one.rsplit("-", 1)[0] for one in arrived] == [f"r{n}" for n in range(40)]

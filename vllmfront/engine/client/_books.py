@@ -27,6 +27,9 @@ from vllmfront.errors import (
 
 logger = logging.getLogger(__name__)
 
+MAX_POSTED = 16
+"""Requests that wait for each other: more would delay the first, and save little."""
+
 
 class Books:
     """Requests in flight, by internal id; adds and removes them, and tells the engines."""
@@ -44,6 +47,7 @@ class Books:
         self._membership = membership
         self._ids = ids
         self._streams: set[RequestStream] = set()
+        self._posted: list[Child] = []
         membership.on_loss(self.fail_rank)
 
     @property
@@ -66,7 +70,9 @@ class Books:
         child.frames = encode_add(request, internal_id=internal_id, sampling=child.encoded_sampling)
 
     def begin(self, stream: RequestStream, children: Sequence[Child]) -> None:
-        """Send some of the prepared children of *stream*; where one cannot be, all end.
+        """Post some of the prepared children of *stream*; where one cannot be, all end.
+
+        They are sent by ``send_posted``, together with what others post meanwhile.
 
         Raises:
             RequestRejected: A request pins an unknown rank, or its id is taken.
@@ -75,7 +81,7 @@ class Books:
         """
         try:
             for child in children:
-                self._send_child(child)
+                self._post(child)
         except VllmFrontError:
             if stream.cause is None and stream.num_live == 0:
                 self.metrics.count_cause(TerminalCause.REFUSED)
@@ -174,7 +180,8 @@ class Books:
         by_rank: dict[EngineRank, list[str]] = {}
         for child in children:
             assert child.rank is not None
-            by_rank.setdefault(child.rank, []).append(child.internal_id)
+            if not child.frames:  # else it has not been sent, and never will be
+                by_rank.setdefault(child.rank, []).append(child.internal_id)
         for rank, ids in by_rank.items():
             if rank.state is not EngineState.READY:
                 continue
@@ -214,9 +221,10 @@ class Books:
             self.fail(child, cause, type(error)(str(error)))
 
     def fail_rank(self, rank: EngineRank) -> None:
-        """End everything that runs on *rank*, which is lost."""
+        """End everything that runs on *rank*, which is lost; what was not sent goes elsewhere."""
         for child in self.flush(child for child in self.children.values() if child.rank is rank):
-            self.fail(child, TerminalCause.ENGINE_DIED, rank.death())
+            if not (child.frames and self._reroute(child)):
+                self.fail(child, TerminalCause.ENGINE_DIED, rank.death())
 
     def _record_choices(self, stream: RequestStream) -> None:
         if len(stream.children) == 1:
@@ -250,25 +258,48 @@ class Books:
         stream.child_ended(cause, error)
         self.settle(stream)
 
-    def _send_child(self, child: Child) -> None:
+    def _post(self, child: Child) -> None:
         if child.internal_id in self.children:
             raise _id_taken(child.request.request_id)
-        while True:
-            rank = self._choose(child)
+        child.rank = self._choose(child)
+        child.live = True
+        self.children[child.internal_id] = child
+        assert child.stream is not None
+        self._streams.add(child.stream)
+        child.stream.child_began()
+        child.rank.load.send()
+        self._posted.append(child)
+        if len(self._posted) >= MAX_POSTED:
+            self.send_posted()
+
+    def send_posted(self) -> None:
+        """Send what was posted and is still wanted, in order."""
+        posted, self._posted = self._posted, []
+        for child in posted:
+            self._send(child)
+
+    def _send(self, child: Child) -> None:
+        while child.live:
+            assert child.rank is not None
             try:
-                self._membership.send(rank, child.frames)
+                self._membership.send(child.rank, child.frames)
             except PeerGone:
-                # The loss was noted, so the next choice is another rank, or none.
+                # The loss was noted, and has led the child to another engine, or to its end.
                 continue
             child.frames = []
-            child.rank = rank
-            child.live = True
-            self.children[child.internal_id] = child
-            assert child.stream is not None
-            self._streams.add(child.stream)
-            child.stream.child_began()
-            rank.load.send()
             return
+
+    def _reroute(self, child: Child) -> bool:
+        """Choose another engine for a child that was not sent; False if there is none."""
+        assert child.rank is not None
+        try:
+            other = self._choose(child)
+        except VllmFrontError:
+            return False
+        child.rank.load.end()
+        child.rank = other
+        other.load.send()
+        return True
 
     def _choose(self, child: Child) -> EngineRank:
         if self._membership.state.value is not EngineState.READY:
@@ -286,6 +317,8 @@ class Books:
                 raise EngineUnavailable(f"engine {pinned} is {rank.state.value}")
             return rank
         ready = self._membership.ready()
+        if not ready:  # the last one is just being lost
+            raise self._membership.unavailable()
         if len(ready) == 1:
             return ready[0]
         return ranks[choose({rank.rank: rank.load for rank in ready})]

@@ -17,6 +17,7 @@ from vllmfront.engine.client._inbox import OutputInbox
 from vllmfront.engine.client._link import EngineLink
 from vllmfront.engine.client._membership import Membership
 from vllmfront.engine.client._reader import OutputReader
+from vllmfront.engine.client._turns import at_the_end_of_each_turn
 from vllmfront.engine.client._utility import UtilityCalls
 from vllmfront.engine.handshake import HandshakeOwner, Roster, watch_start_up
 from vllmfront.engine.metrics import EngineMetrics, TerminalCause
@@ -100,6 +101,7 @@ async def open_engine_client(
     with ExitStack() as stack:
         sockets = _open_sockets(stack, config, bind_host)
         parts = _assemble(config, metrics, sockets)
+        stack.enter_context(at_the_end_of_each_turn(parts.books.send_posted))
         async with trio.open_nursery() as nursery:
             _start(nursery, parts.tasks)
             try:
