@@ -7,7 +7,7 @@ import trio.testing
 from vllmfront.engine import StructuredOutputs
 from vllmfront.errors import RequestRejected
 from vllmfront.text import GrammarChecker
-from vllmfront.text._grammar import grammar_fault, regex_fault, schema_fault
+from vllmfront.text._grammar import _compile_fault, grammar_fault, regex_fault, schema_fault
 
 PARAM = "structured_outputs"
 
@@ -76,8 +76,11 @@ async def test_what_takes_too_long_is_left_to_the_engine(
     assert autojump_clock.current_time() - started == 4.0
 
 
-def test_what_is_too_long_is_left_to_the_engine() -> None:
+def test_what_is_too_long_is_left_to_the_engine_and_not_kept() -> None:
+    kept = _compile_fault.cache_info().currsize
+
     assert grammar_fault(StructuredOutputs(grammar="x" * 100_001, backend="guidance")) is None
+    assert _compile_fault.cache_info().currsize == kept
 
 
 @pytest.mark.parametrize(

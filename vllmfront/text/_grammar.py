@@ -134,16 +134,17 @@ def grammar_fault(constraint: StructuredOutputs) -> str | None:
     if constraint.json is not None:
         schema = constraint.json
         text = schema if isinstance(schema, str) else msgspec.json.encode(schema).decode()
-        return _compile_fault("json", text, flexible)
-    if constraint.regex is not None:
-        return _compile_fault("regex", constraint.regex, flexible)
-    return _compile_fault("grammar", constraint.grammar or "", flexible)
+        kind = "json"
+    elif constraint.regex is not None:
+        kind, text = "regex", constraint.regex
+    else:
+        kind, text = "grammar", constraint.grammar or ""
+    # Before the cache, which would keep what is too long.
+    return None if len(text) > _LONGEST_GRAMMAR else _compile_fault(kind, text, flexible)
 
 
 @functools.lru_cache(maxsize=64)  # clients send the same few again and again
 def _compile_fault(kind: str, text: str, flexible_whitespace: bool) -> str | None:
-    if len(text) > _LONGEST_GRAMMAR:
-        return None
     library = importlib.import_module("llguidance")
     try:
         if kind == "json":
