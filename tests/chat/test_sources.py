@@ -1,31 +1,8 @@
-from typing import Any
-
-import pytest
-
 from vllmfront.chat import (
     NamedTemplates,
     clean_template_file,
     is_inline_template,
-    templates_from_config,
 )
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        ("t", NamedTemplates("t")),
-        (None, NamedTemplates(None)),
-        (
-            [{"name": "default", "template": "d"}, {"name": "tool_use", "template": "u"}],
-            NamedTemplates("d", "u"),
-        ),
-        ([{"name": "chat", "template": "c"}], NamedTemplates("c")),
-        ({"default": "d", "rag": "r"}, NamedTemplates("d")),
-        ([{"name": "a", "template": "a"}, {"name": "b", "template": "b"}, 3], NamedTemplates(None)),
-    ],
-)
-def test_configs_hold_one_template_or_named_ones(value: Any, expected: NamedTemplates) -> None:
-    assert templates_from_config(value) == expected
 
 
 def test_the_tool_template_is_chosen_for_tools() -> None:

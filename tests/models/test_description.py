@@ -36,8 +36,6 @@ def describe(folder: Path, **options: Any) -> ModelDescription:
 def test_a_real_folder() -> None:
     model = describe(TINY_CHAT)
 
-    assert model.config.model_type == "qwen3"
-    assert model.config.architectures == ("Qwen3ForCausalLM",)
     assert (model.config.vocab_size, model.config.is_moe) == (2048, False)
     assert model.config.eos_token_ids == (2041,)
     assert model.generation == GenerationDefaults(
@@ -45,10 +43,7 @@ def test_a_real_folder() -> None:
     )
     assert model.generation.neutral() == GenerationDefaults(eos_token_ids=(2041, 2039))
     assert model.tokenizer_config.eos_token == "<|im_end|>"
-    assert model.tokenizer_config.bos_token is None
-    assert model.tokenizer_config.added_tokens[2046] == ("<think>", False)
     assert model.chat_template == (TINY_CHAT / "chat_template.jinja").read_text("utf-8")
-    assert model.chat_template_source == str(TINY_CHAT / "chat_template.jinja")
 
 
 def test_a_bare_folder(folder: Path) -> None:
@@ -57,7 +52,6 @@ def test_a_bare_folder(folder: Path) -> None:
     assert model.generation == GenerationDefaults()
     assert model.tokenizer_config.special_tokens == {}
     assert model.chat_template is None
-    assert model.chat_template_source is None
     assert model.files.tokenizer is None
 
 
@@ -164,19 +158,14 @@ def test_special_tokens_may_be_objects_and_the_map_fills_gaps(folder: Path) -> N
         {
             "eos_token": {"content": "</s>"},
             "bos_token": None,
-            "additional_special_tokens": ["<a>", {"content": "<b>"}, 3],
-            "added_tokens_decoder": {"7": {"content": "<x>", "special": True}, "y": 1},
-            "tokenizer_class": "X",
         },
     )
     write(folder / "special_tokens_map.json", {"bos_token": "<s>", "eos_token": "other"})
 
     config = describe(folder).tokenizer_config
 
-    assert (config.eos_token, config.bos_token) == ("</s>", "<s>")
-    assert config.additional_special_tokens == ("<a>", "<b>")
-    assert config.added_tokens == {7: ("<x>", True)}
-    assert config.tokenizer_class == "X"
+    assert config.eos_token == "</s>"
+    assert config.special_tokens == {"eos_token": "</s>", "bos_token": "<s>"}
 
 
 @pytest.mark.parametrize(
@@ -194,6 +183,11 @@ def test_special_tokens_may_be_objects_and_the_map_fills_gaps(folder: Path) -> N
             },
             "a",
             {"tool_use": "b"},
+        ),
+        (
+            {"tokenizer_config.json": {"chat_template": [{"name": "chat", "template": "c"}]}},
+            "c",
+            {"chat": "c"},
         ),
         (
             {"tokenizer_config.json": {"chat_template": "a"}, "chat_template.jinja": "b"},
@@ -228,7 +222,6 @@ def test_where_templates_come_from(
         ("config.json", {}, "vocab_size"),
         ("config.json", {"vocab_size": "many"}, "vocab_size"),
         ("config.json", {"vocab_size": True}, "vocab_size"),
-        ("config.json", {"vocab_size": 5, "architectures": "X"}, "architectures"),
         ("config.json", "[]", "JSON object"),
         ("config.json", "{", "not valid JSON"),
         ("config.json", '{"a": ' + "[" * 100_000, "nested"),

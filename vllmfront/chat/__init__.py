@@ -10,7 +10,6 @@ from vllmfront.chat._sources import (
     NamedTemplates,
     clean_template_file,
     is_inline_template,
-    templates_from_config,
 )
 
 __all__ = [
@@ -32,5 +31,4 @@ __all__ = [
     "is_inline_template",
     "parse_messages",
     "parse_tools",
-    "templates_from_config",
 ]

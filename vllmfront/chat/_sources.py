@@ -1,8 +1,5 @@
 """Which text is the chat template."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import attrs
 
 
@@ -28,23 +25,3 @@ def is_inline_template(argument: str) -> bool:
 def clean_template_file(text: str) -> str:
     r"""Return the text of a ``--chat-template`` file: trimmed, and with ``\n`` as line ends."""
     return text.strip().replace("\\n", "\n")
-
-
-def templates_from_config(value: Any) -> NamedTemplates:
-    """Read ``chat_template`` of a tokenizer config: a string, or a list of named ones.
-
-    A list without one called ``default`` has none, and a sole template is the default.
-    """
-    if isinstance(value, str):
-        return NamedTemplates(value)
-    named: dict[str, str] = {}
-    if isinstance(value, Mapping):
-        named = {str(name): text for name, text in value.items() if isinstance(text, str)}
-    elif isinstance(value, Sequence):
-        for entry in value:
-            if isinstance(entry, Mapping) and isinstance(entry.get("template"), str):
-                named[str(entry.get("name"))] = entry["template"]
-    default = named.get("default")
-    if default is None and len(named) == 1:
-        default = next(iter(named.values()))
-    return NamedTemplates(default, named.get("tool_use"))

@@ -14,8 +14,6 @@ EXPERT_COUNT_KEYS = ("num_experts", "moe_num_experts", "n_routed_experts", "num_
 class ModelConfig:
     """The part of ``config.json`` that a frontend needs, after ``--hf-overrides``."""
 
-    model_type: str = ""
-    architectures: tuple[str, ...] = ()
     vocab_size: int
     """Ids from 0 up to this are known to the engine; anything else would kill it."""
 
@@ -49,27 +47,18 @@ class GenerationDefaults:
 class TokenizerConfig:
     """The part of ``tokenizer_config.json`` and ``special_tokens_map.json`` in use."""
 
-    tokenizer_class: str = ""
     special_tokens: Mapping[str, str] = attrs.field(factory=dict)
     """``bos_token``, ``eos_token``, ``pad_token``, ... to their text; unset ones are absent."""
 
-    additional_special_tokens: tuple[str, ...] = ()
     chat_template: str | None = None
     """The template named "default", or the only one."""
 
     named_templates: Mapping[str, str] = attrs.field(factory=dict)
     """Further templates by name, for example ``tool_use``."""
 
-    added_tokens: Mapping[int, tuple[str, bool]] = attrs.field(factory=dict)
-    """``added_tokens_decoder``: id to text and whether it is special."""
-
     @property
     def eos_token(self) -> str | None:
         return self.special_tokens.get("eos_token")
-
-    @property
-    def bos_token(self) -> str | None:
-        return self.special_tokens.get("bos_token")
 
 
 def read_model_config(raw: Mapping[str, Any], source: str) -> ModelConfig:
@@ -88,13 +77,8 @@ def read_model_config(raw: Mapping[str, Any], source: str) -> ModelConfig:
             f"{source}: vocab_size must be a positive integer, got {vocab_size!r}"
             " (--hf-overrides can set it)."
         )
-    architectures = raw.get("architectures") or ()
-    if not isinstance(architectures, list | tuple):
-        raise ConfigurationError(f"{source}: architectures must be a list of names.")
     eos = next((la for la in layers if la.get("eos_token_id") is not None), {})
     return ModelConfig(
-        model_type=str(raw.get("model_type") or ""),
-        architectures=tuple(str(name) for name in architectures),
         vocab_size=vocab_size,
         eos_token_ids=_ids(eos, "eos_token_id", source),
         is_moe=any(_counts_experts(layer) for layer in layers),
@@ -172,18 +156,10 @@ def read_tokenizer_config(
             if key.endswith("_token") and (text := _token_text(value)) is not None:
                 special[key] = text
     default, named = _templates(raw.get("chat_template"), source)
-    additional = raw.get("additional_special_tokens")
-    if additional is None:
-        additional = special_tokens_map.get("additional_special_tokens")
     return TokenizerConfig(
-        tokenizer_class=str(raw.get("tokenizer_class") or ""),
         special_tokens=special,
-        additional_special_tokens=tuple(
-            text for item in additional or () if (text := _token_text(item)) is not None
-        ),
         chat_template=default,
         named_templates=named,
-        added_tokens=_added_tokens(raw.get("added_tokens_decoder")),
     )
 
 
@@ -204,17 +180,10 @@ def _templates(value: object, source: str) -> tuple[str | None, dict[str, str]]:
         for item in value
     ):
         named = {item["name"]: item["template"] for item in value}
-        return named.pop("default", None), named
+        default = named.pop("default", None)
+        if default is None and len(named) == 1:
+            default = next(iter(named.values()))
+        return default, named
     raise ConfigurationError(
         f"{source}: chat_template must be a string, or a list of objects with name and template."
     )
-
-
-def _added_tokens(value: object) -> dict[int, tuple[str, bool]]:
-    if not isinstance(value, Mapping):
-        return {}
-    return {
-        int(key): (item["content"], bool(item.get("special", False)))
-        for key, item in value.items()
-        if str(key).isdigit() and isinstance(item, Mapping) and isinstance(item.get("content"), str)
-    }

@@ -30,9 +30,6 @@ class ModelDescription:
     chat_template: str | None = None
     """The default template: its own file, else the one of ``tokenizer_config.json``."""
 
-    chat_template_source: str | None = None
-    """The file that ``chat_template`` comes from, for messages and logs."""
-
     named_templates: Mapping[str, str] = attrs.field(factory=dict)
     """Further templates by name, for example ``tool_use``."""
 
@@ -66,16 +63,15 @@ def load_model_description(
     eos = dict.fromkeys((*generation.eos_token_ids, *model_config.eos_token_ids))
     named = dict(tokenizer_config.named_templates)
     named.update((path.stem, read_text(path)) for path in files.additional_templates)
-    template, source = tokenizer_config.chat_template, str(files.tokenizer_config)
+    template = tokenizer_config.chat_template
     if files.chat_template is not None:
-        template, source = _template_file(files.chat_template), str(files.chat_template)
+        template = _template_file(files.chat_template)
     return ModelDescription(
         files=files,
         config=model_config,
         generation=attrs.evolve(generation, eos_token_ids=tuple(eos)),
         tokenizer_config=tokenizer_config,
         chat_template=template,
-        chat_template_source=source if template is not None else None,
         named_templates=named,
     )
 
