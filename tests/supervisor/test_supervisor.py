@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from vllmfront.errors import RestartLimitExceeded
+from vllmfront.errors import EngineDied, RestartLimitExceeded
 from vllmfront.supervisor import (
     ChildNotReady,
     ChildReturned,
@@ -287,6 +287,109 @@ async def test_two_children_that_fail_in_the_same_tick_are_both_restarted(
     assert raised == []
     assert [child.generation for child in tree.snapshot().children] == [2, 2]
     assert tree.snapshot().restarts == 2
+
+
+def broken_child(error: Exception) -> ChildSpec:
+    async def run(
+        stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        task_status.started()
+        raise error
+
+    return ChildSpec(name="one", run=run, restart=Restart.TEMPORARY)
+
+
+@pytest.mark.parametrize(
+    ("error", "level"), [(KeyError("bug"), "ERROR"), (EngineDied("on purpose"), "DEBUG")]
+)
+async def test_only_a_bug_is_logged_with_its_traceback(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, error: Exception, level: str
+) -> None:
+    caplog.set_level("DEBUG")
+    await run_for(1.0, supervisor(broken_child(error)))
+    (record,) = [each for each in caplog.records if each.getMessage() == "one failed"]
+
+    assert record.levelname == level
+    assert record.exc_info is not None
+    assert record.exc_info[1] is error
+
+
+async def test_a_restart_says_which_one_it_is(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    tree = supervisor(Stage().child("one", ends_after=1.0, fails=True), intensity=9)
+    await run_for(2.5, tree)
+
+    assert [each.getMessage() for each in caplog.records if "restarting" in each.msg] == [
+        "restarting one at once, attempt 2 (restart 1 of at most 9 in 60 s): one broke",
+        "restarting one at once, attempt 3 (restart 2 of at most 9 in 60 s): one broke",
+    ]
+
+
+def deaf_child(release: trio.Event, *, ready: bool) -> ChildSpec:
+    """Make a child that cannot be cancelled, because a task of its own cannot."""
+
+    async def hang_forever() -> None:
+        with trio.CancelScope(shield=True):
+            await release.wait()
+
+    async def run(
+        stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        if ready:
+            task_status.started()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(hang_forever)
+
+    return ChildSpec(name="two", run=run, start_budget=3.0, stop_budget=5.0)
+
+
+async def test_a_child_that_cannot_be_cancelled_is_stuck_and_shown(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage, release = Stage(), trio.Event()
+    tree = supervisor(stage.child("one"), deaf_child(release, ready=True))
+    shutdown = Shutdown(budget=0.0, margin=30.0)
+    begun = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(tree.supervise, shutdown)
+        shutdown.request("the test wants it")
+        await trio.sleep(19.0)
+        before = states(tree)
+        await trio.sleep(2.0)
+        after = states(tree)
+        hurried = shutdown.hurried.is_set()
+        release.set()
+
+    assert before == [ChildState.READY, ChildState.STOPPING]
+    assert after == [ChildState.STOPPED, ChildState.STUCK]
+    assert states(tree) == [ChildState.STOPPED, ChildState.STOPPED]
+    assert hurried
+    assert stage.log[-1] == (begun + 20.0, "one stopped")
+    assert "two is stuck" in caplog.text
+    assert "in hang_forever" in caplog.text
+    assert "cancelling two, which did not stop within 5 s" in caplog.text
+
+
+async def test_a_child_that_is_stuck_at_its_start_ends_the_others(
+    autojump_clock: MockClock,
+) -> None:
+    stage, release = Stage(), trio.Event()
+    tree = supervisor(stage.child("one"), deaf_child(release, ready=False), stage.child("three"))
+    shutdown = Shutdown(budget=0.0, margin=30.0)
+
+    async def free_it() -> None:
+        await shutdown.hurried.wait()
+        assert states(tree) == [ChildState.STOPPED, ChildState.STUCK, ChildState.NEW]
+        release.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(free_it)
+        with pytest.raises(RestartLimitExceeded, match="two failed") as caught:
+            await tree.supervise(shutdown)
+
+    assert isinstance(caught.value.__cause__, ChildNotReady)
+    assert stage.events == ["one begins", "one stopped"]
 
 
 def test_a_name_that_no_operator_can_type_is_refused() -> None:

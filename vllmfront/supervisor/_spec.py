@@ -16,7 +16,8 @@ class Run(Protocol):
     ) -> None:
         """Work until *stop* is set, or cancelled.
 
-        Calls ``task_status.started()`` once it can answer honestly, never on entry.
+        Calls ``task_status.started()`` once it can do its work, or answer honestly that it cannot
+        yet; children that start after it count on that.
         """
 
 
@@ -49,6 +50,9 @@ class ChildState(enum.Enum):
     STARTING = enum.auto()
     READY = enum.auto()
     STOPPING = enum.auto()
+    STUCK = enum.auto()
+    """Cancelled, and running on all the same."""
+
     STOPPED = enum.auto()
     FAILED = enum.auto()
 

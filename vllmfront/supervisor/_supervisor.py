@@ -2,7 +2,8 @@
 
 The supervisor's loop runs in the body of the nursery whose children it watches. Children are
 shielded from outer cancellation, because cancelling an outer scope reaches all tasks at once and
-would destroy the order; in exchange the supervisor stops each of them within a bounded time.
+would destroy the order; in exchange the supervisor stops each of them within a bounded time, and
+lifts the shield of one that has used it up.
 """
 
 import logging
@@ -21,6 +22,7 @@ from vllmfront.supervisor._spec import (
     Restart,
     SupervisorSnapshot,
 )
+from vllmfront.supervisor._stack import describe_task
 from vllmfront.supervisor._wait import wait_any
 from vllmfront.supervisor._window import RestartWindow
 
@@ -64,6 +66,13 @@ class _Child:
     ready: trio.Event = attrs.field(factory=trio.Event)
     ended: trio.Event = attrs.field(factory=trio.Event)
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    """Shielded until the budget of the incarnation has run out."""
+
+    task: trio.lowlevel.Task | None = None
+
+    @property
+    def stuck(self) -> bool:
+        return self.state is ChildState.STUCK
 
     def begin(self) -> None:
         """Make everything of a new incarnation anew."""
@@ -79,13 +88,17 @@ class _Child:
 
     async def run(self) -> None:
         """Run one incarnation and note how it ended; the named edge for its errors."""
+        self.task = trio.lowlevel.current_task()
         try:
             with self.scope:
                 await self.spec.run(self.stop, task_status=_Readiness(self.ready))
         except Exception as exc:  # noqa: BLE001 - a child's edge: the policy decides
             self.failure = exc
         finally:
+            self.task = None
             self.ended.set()
+            if self.stuck:
+                self.enter(ChildState.STOPPED)
 
     def judge(self) -> bool:
         """Weigh the end by the restart kind; False asks for a restart."""
@@ -95,10 +108,14 @@ class _Child:
         if self.failure is None:
             self.enter(ChildState.STOPPED)
             return True
-        self.last_failure = str(self.failure) or type(self.failure).__name__
+        self.note_failure()
         self.enter(ChildState.FAILED)
-        _LOGGER.debug("%s failed", self.spec.name, exc_info=self.failure)
+        level = logging.DEBUG if isinstance(self.failure, VllmFrontError) else logging.ERROR
+        _LOGGER.log(level, "%s failed", self.spec.name, exc_info=self.failure)
         return self.spec.restart is Restart.TEMPORARY
+
+    def note_failure(self) -> None:
+        self.last_failure = str(self.failure) or type(self.failure).__name__
 
     def snapshot(self) -> ChildSnapshot:
         return ChildSnapshot(
@@ -139,7 +156,9 @@ class Supervisor:
         """Run the children until *shutdown*, or until one fails too often.
 
         Then, and when cancelled, stops them in reverse order: each is asked, and cancelled when
-        its budget or the program's is used up. Reports itself started when all are ready.
+        its budget or the program's is used up. Reports itself started when all are ready. A child
+        that does not even end then keeps this waiting; *shutdown* is hurried, so that whoever owns
+        the process can end it.
 
         Raises:
             RestartLimitExceeded: A child failed at its first start, or too often. The cause is
@@ -157,7 +176,8 @@ class Supervisor:
                     for child in reversed(self._children):
                         await self._stop(child, shutdown)
                 if scope.cancelled_caught:
-                    _LOGGER.error("%r: a child does not end, although cancelled", self)
+                    _LOGGER.error("%r: the children took too long to stop", self)
+                self._give_up_on_stuck(shutdown)
         if failed is not None:
             raise RestartLimitExceeded(f"{failed.spec.name} failed") from failed.failure
 
@@ -170,7 +190,7 @@ class Supervisor:
             await self._start(nursery, child, shutdown)
             if shutdown.requested.is_set():
                 return None
-            if child.ended.is_set() and not child.judge():
+            if child.stuck or (child.ended.is_set() and not child.judge()):
                 return child
         return None
 
@@ -181,10 +201,11 @@ class Supervisor:
         with trio.move_on_after(child.spec.start_budget) as budget:
             await wait_any(child.ready.wait, child.ended.wait, shutdown.requested.wait)
         if budget.cancelled_caught:
-            await self._cancel(child, "was not ready in time")
+            await self._cancel(child, "was not ready")
             child.failure = ChildNotReady(
                 f"{child.spec.name} was not ready within {child.spec.start_budget:g} s"
             )
+            child.note_failure()
         elif child.ready.is_set() and not child.ended.is_set():
             child.enter(ChildState.READY)
 
@@ -197,18 +218,37 @@ class Supervisor:
                         break
                     if not self._window.admit(trio.current_time()):
                         return child
-                    _LOGGER.warning("restarting %s: %s", child.spec.name, child.last_failure)
+                    self._log_restart(child)
                     await self._start(nursery, child, shutdown)
+                    if child.stuck:
+                        return child
             running = [child.ended.wait for child in self._children if not child.judged]
             await wait_any(shutdown.requested.wait, *running)
         return None
+
+    def _log_restart(self, child: _Child) -> None:
+        _LOGGER.warning(
+            "restarting %s at once, attempt %d (restart %d of at most %d in %g s): %s",
+            child.spec.name,
+            child.generation + 1,
+            self._window.count(trio.current_time()),
+            self._window.intensity,
+            self._window.period,
+            child.last_failure,
+        )
+
+    def _give_up_on_stuck(self, shutdown: Shutdown) -> None:
+        """Ask for the end of the program where a child can neither be ended nor replaced."""
+        stuck = [child.spec.name for child in self._children if child.stuck]
+        if stuck:
+            shutdown.hurry(f"{', '.join(stuck)} cannot be ended")
 
     def _stop_limit(self) -> float:
         return sum(child.spec.stop_budget + _CANCEL_BUDGET for child in self._children)
 
     async def _stop(self, child: _Child, shutdown: Shutdown) -> None:
         """Ask, wait within the budgets, cancel, and wait for the end."""
-        if child.generation == 0 or child.judged:
+        if child.generation == 0 or child.judged or child.stuck:
             return
         child.enter(ChildState.STOPPING)
         child.stop.set()
@@ -218,16 +258,31 @@ class Supervisor:
                 await wait_any(child.ended.wait, shutdown.hurried.wait)
                 budget.deadline = min(own, shutdown.end)
             await child.ended.wait()
-        await self._cancel(child, "did not stop in time")
+        await self._cancel(child, "did not stop")
+        if child.stuck:
+            return
         if child.failure is not None:
-            child.last_failure = str(child.failure) or type(child.failure).__name__
+            child.note_failure()
             bug = None if isinstance(child.failure, VllmFrontError) else child.failure
             text = "%s failed while stopping: %s"
             _LOGGER.warning(text, child.spec.name, child.last_failure, exc_info=bug)
         child.enter(ChildState.STOPPED)
 
     async def _cancel(self, child: _Child, reason: str) -> None:
-        if not child.ended.is_set():
-            _LOGGER.warning("cancelling %s, which %s", child.spec.name, reason)
-            child.scope.cancel(reason=f"{child.spec.name} {reason}")
+        """Cancel one that has used up its budget; one that does not end even so is stuck."""
+        if child.ended.is_set():
+            return
+        took = trio.current_time() - child.since
+        _LOGGER.warning("cancelling %s, which %s within %.3g s", child.spec.name, reason, took)
+        child.scope.shield = False
+        child.scope.cancel(reason=f"{child.spec.name} {reason} in time")
+        with trio.move_on_after(_CANCEL_BUDGET):
             await child.ended.wait()
+        if not child.ended.is_set() and child.task is not None:
+            child.enter(ChildState.STUCK)
+            _LOGGER.error(
+                "%s is stuck: cancelled, it has not ended within %g s; it hangs at\n%s",
+                child.spec.name,
+                _CANCEL_BUDGET,
+                describe_task(child.task),
+            )
