@@ -24,23 +24,15 @@ class RequestRejected(VllmFrontError):
 
 
 class MalformedRequest(RequestRejected):
-    """Raised when a body cannot be read: no JSON, a wrong type, too large. Becomes a 400."""
+    """Raised when a body is no JSON, or a value in it has a wrong type. Becomes a 400."""
 
 
 class ModelNotFound(RequestRejected):
     """Raised when the named model or adapter is not served here. Becomes a 404."""
 
 
-class PermissionDenied(RequestRejected):
-    """Raised when a route is switched off by configuration. Becomes a 403."""
-
-
 class FeatureNotServed(VllmFrontError):
     """Raised when a known feature is not part of this build. Becomes a 501."""
-
-
-class ClientStalled(VllmFrontError):
-    """Raised when a client accepts no bytes for the send timeout; the request is aborted."""
 
 
 # The operator is to blame.

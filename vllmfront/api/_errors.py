@@ -13,7 +13,6 @@ from vllmfront.errors import (
     FeatureNotServed,
     MalformedRequest,
     ModelNotFound,
-    PermissionDenied,
     RequestRejected,
     UtilityCallTimeout,
     VllmFrontError,
@@ -42,7 +41,6 @@ class ErrorAnswer:
 _TABLE: tuple[tuple[type[Exception], int, str], ...] = (
     (MalformedRequest, 400, "Bad Request"),
     (ModelNotFound, 404, "NotFoundError"),
-    (PermissionDenied, 403, "PermissionDeniedError"),
     (RequestRejected, 400, "BadRequestError"),
     (FeatureNotServed, 501, "NotImplementedError"),
     (EngineUnavailable, 503, "ServiceUnavailableError"),

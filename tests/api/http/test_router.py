@@ -2,7 +2,7 @@ import pytest
 import trio
 
 from tests.api.http.rig import echo, ok, open_rig
-from vllmfront.api.http import Handler, HttpRequest, ResponseWriter, Router, with_middleware
+from vllmfront.api.http import HttpRequest, ResponseWriter, Router
 
 
 def make_router() -> Router:
@@ -70,32 +70,3 @@ def test_the_methods_of_a_path_can_be_asked_for() -> None:
 
     assert router.allowed("/both") == b"GET,HEAD,POST"
     assert router.allowed("/none") is None
-
-
-async def test_layers_wrap_from_the_outside_in() -> None:
-    seen: list[str] = []
-
-    async def outer(request: HttpRequest, response: ResponseWriter, call: Handler) -> None:
-        seen.append("outer begins")
-        response.add_headers([(b"x-layer", b"outer")])
-        await call(request, response)
-        seen.append(f"outer saw {response.status}")
-
-    async def inner(request: HttpRequest, response: ResponseWriter, call: Handler) -> None:
-        seen.append("inner begins")
-        if request.path == "/refused":
-            response.respond(401, b"no!", content_type=b"text/plain")
-        else:
-            await call(request, response)
-
-    async with open_rig(with_middleware(echo, outer, inner)) as rig:
-        client = await rig.connect()
-        served = await client.get(b"/")
-        refused = await client.get(b"/refused")
-
-    assert served.endswith(b"GET / 0!")
-    assert refused.startswith(b"HTTP/1.1 401 Unauthorized\r\n")
-    assert b"x-layer: outer\r\n" in served
-    first, second = seen[:3], seen[3:]
-    assert first == ["outer begins", "inner begins", "outer saw 200"]
-    assert second == ["outer begins", "inner begins", "outer saw 401"]

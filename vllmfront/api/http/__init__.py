@@ -22,7 +22,7 @@ from vllmfront.api.http._message import (
     HttpRequest,
     ResponseWriter,
 )
-from vllmfront.api.http._router import Middleware, Router, with_middleware
+from vllmfront.api.http._router import Router
 from vllmfront.api.http._server import HttpServer, HttpStatistics, serve_http
 
 __all__ = [
@@ -40,7 +40,6 @@ __all__ = [
     "HttpStatistics",
     "ListenConfig",
     "Listener",
-    "Middleware",
     "ResponseWriter",
     "Router",
     "TlsConfig",
@@ -51,5 +50,4 @@ __all__ = [
     "raise_descriptor_limit",
     "serve_http",
     "take_systemd_descriptors",
-    "with_middleware",
 ]

@@ -1,11 +1,8 @@
 """From method and path to a handler."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 
 from vllmfront.api.http._message import Handler, HttpRequest, ResponseWriter
-
-Middleware = Callable[[HttpRequest, ResponseWriter, Handler], Awaitable[None]]
-"""Does something around a handler, which it may or may not call."""
 
 
 class Router:
@@ -53,17 +50,3 @@ class Router:
 
 async def _not_found(_request: HttpRequest, response: ResponseWriter) -> None:
     response.respond(404, b"", content_type=b"")
-
-
-def with_middleware(handler: Handler, *layers: Middleware) -> Handler:
-    """Wrap *handler*; the first of *layers* is the outermost."""
-    for layer in reversed(layers):
-        handler = _wrap(handler, layer)
-    return handler
-
-
-def _wrap(handler: Handler, layer: Middleware) -> Handler:
-    def wrapped(request: HttpRequest, response: ResponseWriter, /) -> Awaitable[None]:
-        return layer(request, response, handler)
-
-    return wrapped

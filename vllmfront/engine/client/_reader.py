@@ -212,7 +212,7 @@ class OutputReader:
             return
         if internal_id in self._completed and _finishes(row):
             del self._completed[internal_id]
-        self._books.metrics.count_unknown_outputs(1)
+        self._books.metrics.count_unknown_output()
 
     def _refuse_row(self, row: object, error: ProtocolError) -> None:
         """Count an unusable row; the request that it is for ends, all others go on."""

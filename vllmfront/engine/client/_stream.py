@@ -10,7 +10,7 @@ import trio
 
 from vllmfront.engine._output import EngineOutput
 from vllmfront.engine.metrics import TerminalCause
-from vllmfront.errors import ClientStalled, EngineDied, EngineUnavailable, VllmFrontError
+from vllmfront.errors import EngineDied, EngineUnavailable, VllmFrontError
 
 if TYPE_CHECKING:
     from vllmfront.engine.client._books import Books
@@ -70,11 +70,6 @@ class RequestStream:
     def num_live(self) -> int:
         """Children that were sent and have not ended."""
         return self._live
-
-    @property
-    def num_prompt_tokens(self) -> int:
-        """Prompt tokens of all requests, each counted once for each of its choices."""
-        return sum(child.record.prompt_tokens for child in self.children)
 
     @property
     def num_generated_tokens(self) -> int:
@@ -204,8 +199,6 @@ class RequestStream:
 
 def _cause_of(error: BaseException | None) -> TerminalCause:
     """Return why a block ends with *error* although its request has not ended."""
-    if isinstance(error, ClientStalled):
-        return TerminalCause.CLIENT_STALLED
     if isinstance(error, EngineDied):
         return TerminalCause.ENGINE_DIED
     if isinstance(error, EngineUnavailable):

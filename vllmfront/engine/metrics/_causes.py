@@ -19,7 +19,6 @@ class TerminalCause(enum.Enum):
     CLIENT_GONE = "client_gone"
     CLIENT_STALLED = "client_stalled"
     ADMIN_ABORTED = "admin_aborted"
-    DEADLINE = "deadline"
     SHUTDOWN = "shutdown"
     REFUSED = "refused"
     """Never reached an engine."""
@@ -56,7 +55,6 @@ _FINISHED_REASONS = {
     TerminalCause.CLIENT_GONE: "abort",
     TerminalCause.CLIENT_STALLED: "abort",
     TerminalCause.ADMIN_ABORTED: "abort",
-    TerminalCause.DEADLINE: "abort",
     TerminalCause.SHUTDOWN: "abort",
 }
 

@@ -61,9 +61,9 @@ class EngineMetrics:
     def count_malformed_output(self) -> None:
         self._malformed_outputs += 1
 
-    def count_unknown_outputs(self, count: int) -> None:
-        """Count outputs for requests that have ended already."""
-        self._unknown_outputs += count
+    def count_unknown_output(self) -> None:
+        """Count an output for a request that has ended already."""
+        self._unknown_outputs += 1
 
     def count_sink_failure(self) -> None:
         self._sink_failures += 1

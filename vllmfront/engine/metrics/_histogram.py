@@ -37,10 +37,5 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
-    def observe_many(self, value: float, times: int) -> None:
-        """Observe the same *value* several times, at the cost of one."""
-        self.counts[bisect_left(self.bounds, value)] += times
-        self.sum += value * times
-
     def snapshot(self) -> HistogramValue:
         return HistogramValue(self.bounds, tuple(self.counts), self.sum)
