@@ -294,6 +294,7 @@ def broken_child(error: Exception) -> ChildSpec:
         stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         task_status.started()
+        await trio.lowlevel.checkpoint()
         raise error
 
     return ChildSpec(name="one", run=run, restart=Restart.TEMPORARY)
@@ -340,6 +341,7 @@ def deaf_child(release: trio.Event, *, ready: bool) -> ChildSpec:
             task_status.started()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(hang_forever)
+            await stop.wait()
 
     return ChildSpec(name="two", run=run, start_budget=3.0, stop_budget=5.0)
 

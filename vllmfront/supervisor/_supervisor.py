@@ -258,8 +258,7 @@ class Supervisor:
                 await wait_any(child.ended.wait, shutdown.hurried.wait)
                 budget.deadline = min(own, shutdown.end)
             await child.ended.wait()
-        await self._cancel(child, "did not stop")
-        if child.stuck:
+        if not await self._cancel(child, "did not stop"):
             return
         if child.failure is not None:
             child.note_failure()
@@ -268,21 +267,23 @@ class Supervisor:
             _LOGGER.warning(text, child.spec.name, child.last_failure, exc_info=bug)
         child.enter(ChildState.STOPPED)
 
-    async def _cancel(self, child: _Child, reason: str) -> None:
-        """Cancel one that has used up its budget; one that does not end even so is stuck."""
+    async def _cancel(self, child: _Child, reason: str) -> bool:
+        """Cancel one that has used up its budget; False: it is stuck, it does not end even so."""
         if child.ended.is_set():
-            return
+            return True
         took = trio.current_time() - child.since
         _LOGGER.warning("cancelling %s, which %s within %.3g s", child.spec.name, reason, took)
         child.scope.shield = False
         child.scope.cancel(reason=f"{child.spec.name} {reason} in time")
         with trio.move_on_after(_CANCEL_BUDGET):
             await child.ended.wait()
-        if not child.ended.is_set() and child.task is not None:
-            child.enter(ChildState.STUCK)
-            _LOGGER.error(
-                "%s is stuck: cancelled, it has not ended within %g s; it hangs at\n%s",
-                child.spec.name,
-                _CANCEL_BUDGET,
-                describe_task(child.task),
-            )
+        if child.task is None:
+            return True
+        child.enter(ChildState.STUCK)
+        _LOGGER.error(
+            "%s is stuck: cancelled, it has not ended within %g s; it hangs at\n%s",
+            child.spec.name,
+            _CANCEL_BUDGET,
+            describe_task(child.task),
+        )
+        return False
