@@ -7,6 +7,8 @@ from vllmfront.engine._fan_out import fan_out
 from vllmfront.engine._request import EngineRequest, PoolingParams, SamplingParams
 from vllmfront.errors import RequestRejected
 
+MOST = 16384
+
 
 def request_for(**sampling: Any) -> EngineRequest:
     return EngineRequest(
@@ -22,7 +24,7 @@ def sampling_of(request: EngineRequest) -> SamplingParams:
 def test_each_choice_is_a_request_with_an_id_and_a_seed_of_its_own() -> None:
     request = request_for(n=3, seed=40, temperature=0.5)
 
-    choices = list(fan_out(request))
+    choices = list(fan_out(request, MOST))
 
     assert [choice.request_id for choice in choices] == ["0_cmpl-7", "1_cmpl-7", "2_cmpl-7"]
     assert [sampling_of(choice).seed for choice in choices] == [40, 41, 42]
@@ -34,13 +36,13 @@ def test_each_choice_is_a_request_with_an_id_and_a_seed_of_its_own() -> None:
 
 @pytest.mark.parametrize("seed", [None, -1])
 def test_without_a_seed_no_choice_has_one(seed: int | None) -> None:
-    choices = list(fan_out(request_for(n=2, seed=seed)))
+    choices = list(fan_out(request_for(n=2, seed=seed), MOST))
 
     assert [sampling_of(choice).seed for choice in choices] == [seed, seed]
 
 
 def test_the_largest_seeds_wrap_around() -> None:
-    choices = list(fan_out(request_for(n=2, seed=2**63 - 1)))
+    choices = list(fan_out(request_for(n=2, seed=2**63 - 1), MOST))
 
     assert [sampling_of(choice).seed for choice in choices] == [2**63 - 1, -(2**63)]
 
@@ -49,8 +51,8 @@ def test_one_choice_is_the_request_itself() -> None:
     sampled = request_for(n=1, temperature=0.0)
     pooled = EngineRequest(request_id="p", prompt_token_ids=[1], pooling=PoolingParams())
 
-    assert fan_out(sampled) == [sampled]
-    assert fan_out(pooled) == [pooled]
+    assert fan_out(sampled, MOST) == [sampled]
+    assert fan_out(pooled, MOST) == [pooled]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +69,7 @@ def test_one_choice_is_the_request_itself() -> None:
 )
 def test_what_cannot_be_fanned_out_is_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(RequestRejected) as caught:
-        fan_out(request_for(**fields))
+        fan_out(request_for(**fields), MOST)
 
     assert caught.value.message == message
     assert caught.value.param == "n"
@@ -75,4 +77,4 @@ def test_what_cannot_be_fanned_out_is_refused(fields: dict[str, Any], message: s
 
 def test_streaming_input_has_one_choice() -> None:
     with pytest.raises(RequestRejected, match="streaming input"):
-        fan_out(attrs.evolve(request_for(n=2), resumable=True))
+        fan_out(attrs.evolve(request_for(n=2), resumable=True), MOST)

@@ -8,17 +8,14 @@ from vllmfront.engine._request import EngineRequest, SamplingParams
 from vllmfront.engine.guard import check_integer
 from vllmfront.errors import RequestRejected
 
-MAX_CHOICES = 16384
-"""What vLLM allows unless told otherwise; a bound on work, not on taste."""
-
 # Below this temperature engines choose the likeliest token, so all choices would be the same.
 _GREEDY_BELOW = 1e-5
 _INT64 = 1 << 64
 _INT64_MAX = (1 << 63) - 1
 
 
-def fan_out(request: EngineRequest) -> Iterable[EngineRequest]:
-    """Give one request a choice, in order of their indexes; itself alone when ``n`` is 1.
+def fan_out(request: EngineRequest, most: int) -> Iterable[EngineRequest]:
+    """Give one request a choice, at most *most*, in order; itself alone when ``n`` is 1.
 
     Choice *i* is called ``<i>_<id>`` and draws with the request's seed plus *i*.
 
@@ -32,8 +29,8 @@ def fan_out(request: EngineRequest) -> Iterable[EngineRequest]:
     if n == 1 and type(n) is int:
         return [request]
     check_integer(n, "n", 1)
-    if n > MAX_CHOICES:
-        raise RequestRejected(f"n must be at most {MAX_CHOICES}, got {n}.", param="n")
+    if n > most:
+        raise RequestRejected(f"n must be at most {most}, got {n}.", param="n")
     if sampling.temperature < _GREEDY_BELOW:
         raise RequestRejected(f"n must be 1 when using greedy sampling, got {n}.", param="n")
     if request.resumable:

@@ -107,7 +107,12 @@ async def load_service(config: ServeConfig, client: EngineClient) -> ModelServic
         abandon_on_cancel=True,
     )
     _check_deployment(config, model)
-    client.set_limits(GuardLimits(vocab_size=model.config.vocab_size, max_model_len=None))
+    limits = SamplingLimits.from_environment(
+        os.environ,
+        max_logprobs=config.decoding.max_logprobs,
+        structured_backend=config.decoding.structured_outputs_backend,
+    )
+    client.set_limits(_guard_limits(model, limits))
     renderer = await trio.to_thread.run_sync(
         lambda: _renderer(config.chat, model), abandon_on_cancel=True
     )
@@ -129,12 +134,19 @@ async def load_service(config: ServeConfig, client: EngineClient) -> ModelServic
             prompt_tokens_details=server.prompt_tokens_details,
             per_request_metrics=server.per_request_metrics,
             log_requests=server.log_requests,
-            limits=SamplingLimits.from_environment(
-                os.environ,
-                max_logprobs=decoding.max_logprobs,
-                structured_backend=decoding.structured_outputs_backend,
-            ),
+            limits=limits,
         ),
+    )
+
+
+def _guard_limits(model: ModelDescription, limits: SamplingLimits) -> GuardLimits:
+    """Return what the engines bear: the operator's own limits hold there as well."""
+    return GuardLimits(
+        vocab_size=model.config.vocab_size,
+        max_model_len=None,
+        max_choices=limits.max_choices,
+        max_bad_words=limits.max_bad_words,
+        max_bad_words_token_ids=limits.max_bad_word_tokens,
     )
 
 

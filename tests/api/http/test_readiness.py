@@ -18,11 +18,16 @@ def pair() -> Iterator[Pair]:
         yield ours, theirs
 
 
+@pytest.fixture
+def readiness() -> Iterator[Readiness]:
+    with Readiness() as readiness:
+        yield readiness
+
+
 async def test_a_watched_socket_is_called_back_whenever_it_is_readable(
-    pair: Pair, nursery: trio.Nursery
+    pair: Pair, readiness: Readiness, nursery: trio.Nursery
 ) -> None:
     ours, theirs = pair
-    readiness = Readiness()
     await nursery.start(readiness.serve)
     seen: list[bytes] = []
     arrived = trio.Event()
@@ -41,9 +46,10 @@ async def test_a_watched_socket_is_called_back_whenever_it_is_readable(
     assert seen == [b"one", b"two"]
 
 
-async def test_the_other_ends_leaving_is_a_call_too(pair: Pair, nursery: trio.Nursery) -> None:
+async def test_the_other_ends_leaving_is_a_call_too(
+    pair: Pair, readiness: Readiness, nursery: trio.Nursery
+) -> None:
     ours, theirs = pair
-    readiness = Readiness()
     await nursery.start(readiness.serve)
     gone = trio.Event()
 
@@ -58,9 +64,10 @@ async def test_the_other_ends_leaving_is_a_call_too(pair: Pair, nursery: trio.Nu
         await gone.wait()
 
 
-async def test_what_is_no_longer_watched_is_left_alone(pair: Pair, nursery: trio.Nursery) -> None:
+async def test_what_is_no_longer_watched_is_left_alone(
+    pair: Pair, readiness: Readiness, nursery: trio.Nursery
+) -> None:
     ours, theirs = pair
-    readiness = Readiness()
     await nursery.start(readiness.serve)
     calls: list[str] = []
     other_ours, other_theirs = socket.socketpair()
@@ -83,3 +90,14 @@ async def test_what_is_no_longer_watched_is_left_alone(pair: Pair, nursery: trio
             await trio.testing.wait_all_tasks_blocked()
 
         assert calls == ["called"]
+
+
+async def test_a_socket_that_cannot_be_watched_is_not_remembered(readiness: Readiness) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        descriptor = ours.fileno()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        readiness.watch(descriptor, lambda: None)
+
+    readiness.unwatch(descriptor)
+    await trio.lowlevel.checkpoint()

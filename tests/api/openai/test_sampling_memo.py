@@ -16,6 +16,7 @@ def body(**fields: object) -> ChatCompletionRequest:
 def test_requests_that_ask_for_the_same_share_their_preparation() -> None:
     memo = SamplingMemo(Surface.CHAT, 1)
     first = memo.prepare(body(temperature=0.5, seed=3, user="a"))
+    first.passed()
 
     assert memo.prepare(body(temperature=0.5, seed=3, user="b")) is first
     assert first.request.temperature == 0.5
@@ -25,6 +26,7 @@ def test_requests_that_ask_for_the_same_share_their_preparation() -> None:
 def test_each_sampling_field_tells_requests_apart() -> None:
     memo = SamplingMemo(Surface.CHAT, 1)
     base = memo.prepare(body())
+    base.passed()
 
     for fields in ({"temperature": 0.5}, {"n": 2}, {"stream": True}, {"stop": "x"}, {"echo": True}):
         assert memo.prepare(body(**fields)) is not base
@@ -41,11 +43,22 @@ def test_lists_and_maps_are_prepared_anew() -> None:
 def test_what_is_remembered_is_bounded() -> None:
     memo = SamplingMemo(Surface.CHAT, 1)
     first = memo.prepare(body(seed=0))
+    first.passed()
     for seed in range(1, 1025):
-        memo.prepare(body(seed=seed))
+        memo.prepare(body(seed=seed)).passed()
     prepared = PreparedSampling(first.request)
     for length in range(1, 200):
         prepared.remember(SamplingParams(max_tokens=length))
 
     assert memo.prepare(body(seed=0)) is not first
     assert len(prepared.lowered) <= 64
+
+
+def test_what_was_refused_or_is_long_is_not_kept() -> None:
+    memo = SamplingMemo(Surface.CHAT, 1)
+    refused = memo.prepare(body(temperature=9.0))
+    long = memo.prepare(body(stop="x" * 1025))
+    long.passed()
+
+    assert memo.prepare(body(temperature=9.0)) is not refused
+    assert memo.prepare(body(stop="x" * 1025)) is not long

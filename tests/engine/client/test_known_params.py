@@ -7,6 +7,7 @@ from vllmfront.engine.client._known import KnownParams
 def test_shared_parameters_are_found_by_identity() -> None:
     known = KnownParams()
     params = SamplingParams(max_tokens=3, stop_token_ids=(5,))
+    assert known.add(params) is None
     encoded = known.add(params)
 
     assert encoded is not None
@@ -23,17 +24,23 @@ def test_what_could_change_later_is_checked_each_time() -> None:
         SamplingParams(extra_args={"a": 1}),
         SamplingParams(bad_words_token_ids=([1],)),
     ):
-        assert known.add(params) is None
+        known.add(params)
+        known.add(params)
         assert known.find(params) is None
 
 
 def test_a_verdict_that_depends_on_the_prompt_is_not_kept() -> None:
-    assert KnownParams().add(SamplingParams(routed_experts_prompt_start=3)) is None
+    known = KnownParams()
+    params = SamplingParams(routed_experts_prompt_start=3)
+    known.add(params)
+
+    assert known.add(params) is None
 
 
 def test_new_limits_forget_all() -> None:
     known = KnownParams()
     params = SamplingParams()
+    known.add(params)
     known.add(params)
     known.clear()
 
@@ -45,5 +52,27 @@ def test_what_is_kept_is_bounded() -> None:
     everything = [SamplingParams(seed=seed) for seed in range(300)]
     for params in everything:
         known.add(params)
+        known.add(params)
 
     assert sum(known.find(params) is not None for params in everything) <= 256
+
+
+def test_what_comes_once_is_never_kept() -> None:
+    known = KnownParams()
+    shared = SamplingParams(seed=-1)
+    known.add(shared)
+    known.add(shared)
+    once = [SamplingParams(seed=seed) for seed in range(1000)]
+    for params in once:
+        known.add(params)
+
+    assert known.find(shared) is not None
+    assert not any(known.find(params) for params in once)
+
+
+def test_long_lists_are_not_kept() -> None:
+    known = KnownParams()
+    params = SamplingParams(stop_token_ids=tuple(range(257)))
+    known.add(params)
+
+    assert known.add(params) is None

@@ -122,8 +122,8 @@ class Intake:
 
     def _watch(self) -> None:
         if not self._watched and not self.ended:
-            self._watched = True
             self._state.readiness.watch(self._descriptor, self._on_readable)
+            self._watched = True
 
     def _unwatch(self) -> None:
         if self._watched:

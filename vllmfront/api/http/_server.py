@@ -13,6 +13,7 @@ from vllmfront.api.http._config import HttpConfig
 from vllmfront.api.http._connection import Connection
 from vllmfront.api.http._listeners import Listener
 from vllmfront.api.http._message import SHUTDOWN, Handler
+from vllmfront.api.http._readiness import Readiness
 from vllmfront.api.http._state import ServerState
 from vllmfront.api.http._tls import make_tls_context
 from vllmfront.errors import ConfigurationError
@@ -211,8 +212,14 @@ async def serve_http(
         ConfigurationError: The certificates of *config* are unusable.
     """
     tls = None if config.tls is None else make_tls_context(config.tls)
-    state = ServerState(config=config, handler=handler)
-    server = HttpServer(listeners, state, tls)
+    with Readiness() as readiness:
+        state = ServerState(config=config, handler=handler, readiness=readiness)
+        await _serve(HttpServer(listeners, state, tls), state, task_status)
+
+
+async def _serve(
+    server: HttpServer, state: ServerState, task_status: trio.TaskStatus[HttpServer]
+) -> None:
     async with trio.open_nursery() as nursery:
         await nursery.start(state.deadlines.serve, name="http deadlines")
         await nursery.start(state.readiness.serve, name="http reader")

@@ -17,8 +17,8 @@ class ServerState:
 
     config: HttpConfig
     handler: Handler
+    readiness: Readiness
     deadlines: Deadlines = attrs.field(factory=Deadlines)
-    readiness: Readiness = attrs.field(factory=Readiness)
     heads: HeadEncoder = attrs.field(factory=HeadEncoder)
     draining: bool = False
     requests_active: int = 0

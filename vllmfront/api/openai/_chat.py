@@ -190,7 +190,7 @@ def check_order(
     check_chat(body)
     if refusal is None and not prepared.checked:
         check_request(prepared.request, limits)
-        prepared.checked = True
+        prepared.passed()
 
 
 def chat_prompt(body: ChatCompletionRequest) -> ChatPrompt:

@@ -75,7 +75,7 @@ class Completions:
         check_completion(body)
         if not prepared.checked:
             check_request(prepared.request, options.limits)
-            prepared.checked = True
+            prepared.passed()
         choices = len(prompts) * (body.n or 1)
         if choices > options.limits.max_choices:
             raise RequestRejected(

@@ -1,5 +1,7 @@
 """Request bodies to the text layer's sampling requests."""
 
+from collections.abc import Callable
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -50,6 +52,9 @@ _CHAT = _SHARED | {"max_completion_tokens", "bad_words", "top_logprobs"}
 _MAX_REMEMBERED = 1024
 """Ways of sampling that are kept; clients of one service use a handful."""
 
+_MAX_STOP = 1024
+"""Characters of a stop string that is kept along."""
+
 _MAX_LENGTHS = 64
 """Lowered forms kept for each, which differ in ``max_tokens`` alone."""
 
@@ -59,6 +64,9 @@ class PreparedSampling:
     """What a body asks of sampling, and the engine's form of it once it was checked and lowered."""
 
     request: SamplingRequest
+    keep: Callable[["PreparedSampling"], None] | None = None
+    """Keeps it for other requests; called once it has passed its checks."""
+
     checked: bool = False
     """Whether ``text.check_request`` has passed it."""
 
@@ -67,6 +75,13 @@ class PreparedSampling:
 
     lowered: dict[int, SamplingParams] = attrs.field(factory=dict, init=False)
     """By ``max_tokens``, which is all that depends on a request's prompt."""
+
+    def passed(self) -> None:
+        """Take note that ``text.check_request`` has nothing against it."""
+        self.checked = True
+        if self.keep is not None:
+            self.keep(self)
+            self.keep = None
 
     def remember(self, params: SamplingParams) -> None:
         if len(self.lowered) >= _MAX_LENGTHS:
@@ -77,7 +92,8 @@ class PreparedSampling:
 class SamplingMemo:
     """Prepares sampling once for all requests of a surface that ask for the same.
 
-    Requests with lists or maps among their sampling fields are prepared each by itself.
+    Requests with lists, maps or long texts among their sampling fields are prepared each by
+    itself, and what is refused is not kept.
     """
 
     def __init__(self, surface: Surface, default_interval: int) -> None:
@@ -90,16 +106,19 @@ class SamplingMemo:
 
     def prepare(self, body: GenerationFields) -> PreparedSampling:
         """Return what *body* asks of sampling; its values may be unchecked yet."""
+        if type(body.stop) is str and len(body.stop) > _MAX_STOP:
+            return PreparedSampling(self._request(body))
         key = self._key(vars(body))
         try:
             prepared = self._known.get(key)
         except TypeError:  # not hashable
             return PreparedSampling(self._request(body))
-        if prepared is None:
-            if len(self._known) >= _MAX_REMEMBERED:
-                self._known.clear()
-            prepared = self._known[key] = PreparedSampling(self._request(body))
-        return prepared
+        return prepared or PreparedSampling(self._request(body), partial(self._keep, key))
+
+    def _keep(self, key: tuple[Any, ...], prepared: PreparedSampling) -> None:
+        if len(self._known) >= _MAX_REMEMBERED:
+            self._known.clear()
+        self._known[key] = prepared
 
     def _request(self, body: GenerationFields) -> SamplingRequest:
         return _sampling(body, self._surface, self._names, self._default_interval)

@@ -179,7 +179,7 @@ class EngineClient:
             limits = self.limits
             for number, request in enumerate(requests):
                 encoded = self._check(request, limits)
-                choices = fan_out(adapt_request(request, self.engine_version))
+                choices = fan_out(adapt_request(request, self.engine_version), limits.max_choices)
                 own = None if sinks is None else _fitting(sinks[number], request)
                 for place, choice in enumerate(choices):
                     index = len(children)
@@ -250,6 +250,10 @@ class EngineClient:
         if ranks is not None:
             engines = [self._serving(rank) for rank in sorted(ranks)]
         return await self._calls.call(engines, method, args, timeout)
+
+    def expect_end(self) -> None:
+        """Take note that the engines are about to be stopped: what is lost now is no error."""
+        self._membership.ending = True
 
     def report_death(self, reason: str | VllmFrontError, rank: int | None = None) -> None:
         """Take note that an engine's process ended, of one *rank* or of all.

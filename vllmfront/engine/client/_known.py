@@ -6,7 +6,13 @@ from vllmfront.engine._request import SamplingParams
 from vllmfront.engine.wire import pack_sampling
 
 _MOST = 256
-"""Entries kept; clients of one service use a handful."""
+"""Entries kept; clients of one service share a handful."""
+
+_CANDIDATES = 16
+"""Parameters that were seen once, lately; most are never seen again."""
+
+_MOST_IDS = 256
+"""Ids in one of their lists: more would cost more to keep than to check."""
 
 _IMMUTABLE = frozenset({int, float, bool, tuple, type(None)})
 
@@ -19,6 +25,7 @@ class KnownParams:
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[SamplingParams, bytes]] = {}
+        self._candidates: dict[int, SamplingParams] = {}
 
     def find(self, params: SamplingParams | None) -> bytes | None:
         """Return the wire form of *params*, None when they have to be checked."""
@@ -27,8 +34,16 @@ class KnownParams:
         return None if entry is None else entry[1]
 
     def add(self, params: SamplingParams) -> bytes | None:
-        """Remember *params*, which have just passed the guard; None if they cannot be shared."""
-        if not _can_be_shared(params):
+        """Remember *params*, which have just passed the guard, if they come a second time.
+
+        Returns:
+            Their wire form, None if they are not kept.
+        """
+        if self._candidates.pop(id(params), None) is None:
+            if _can_be_shared(params):
+                if len(self._candidates) >= _CANDIDATES:
+                    del self._candidates[next(iter(self._candidates))]
+                self._candidates[id(params)] = params
             return None
         if len(self._known) >= _MOST:
             self._known.clear()
@@ -38,6 +53,7 @@ class KnownParams:
 
     def clear(self) -> None:
         self._known.clear()
+        self._candidates.clear()
 
 
 _FIELDS = tuple(field.name for field in attrs.fields(SamplingParams))
@@ -48,6 +64,9 @@ def _can_be_shared(params: SamplingParams) -> bool:
     if params.routed_experts_prompt_start or params.prompt_logprob_start is not None:
         return False
     return all(
-        type(value) in _IMMUTABLE and (type(value) is not tuple or set(map(type, value)) <= {int})
+        type(value) in _IMMUTABLE
+        and (
+            type(value) is not tuple or (len(value) <= _MOST_IDS and set(map(type, value)) <= {int})
+        )
         for value in (getattr(params, name) for name in _FIELDS)
     )

@@ -42,6 +42,8 @@ class Membership:
         self._arrival_observers: list[Callable[[EngineRank], None]] = []
         self._served_before = False
         self._warned_versions = set[str]()
+        self.ending = False
+        """Whether somebody has asked the engines to end: their loss is no news then."""
 
     def on_loss(self, observer: Callable[[EngineRank], None]) -> None:
         """Call *observer* with each engine that is lost, when its state says so already."""
@@ -115,7 +117,8 @@ class Membership:
         """Take note that *engine* is gone, unless that is known: the first cause sticks."""
         if engine.state is EngineState.DEAD:
             return
-        logger.error("Engine %d is lost: %s", engine.rank, error)
+        level = logging.INFO if self.ending else logging.ERROR
+        logger.log(level, "Engine %d is lost: %s", engine.rank, error)
         engine.state = EngineState.DEAD
         engine.error = error
         engine.descriptor = None

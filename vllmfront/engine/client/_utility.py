@@ -72,6 +72,9 @@ class UtilityCalls:
             EngineDied: An engine ended before it answered.
             RequestRejected: An argument cannot be sent.
         """
+        if not ranks:
+            await trio.lowlevel.checkpoint()
+            return []
         call = _Call(method, ranks)
         ids = []
         try:

@@ -29,6 +29,9 @@ class GuardLimits:
     max_logprobs: int | None = None
     """Candidates a position; None: as many as the vocabulary has."""
 
+    max_choices: int = 16384
+    """Choices of one request: a bound on work, and what vLLM allows unless told otherwise."""
+
     hidden_size: int | None = None
     """Width of ``prompt_embeds``; None: the engine was started without them."""
 
