@@ -144,7 +144,6 @@ def test_stop_strings(surface: Any, stop: str | list[str], message: str) -> None
             "max_tokens=0 is only supported when echo=true.",
             "max_tokens",
         ),
-        (chat(use_beam_search=True), "use_beam_search is not supported.", "use_beam_search"),
         (
             chat(truncate_prompt_tokens=-2),
             "truncate_prompt_tokens must be >= -1.",

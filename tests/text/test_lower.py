@@ -79,7 +79,7 @@ def test_floats_are_rounded_to_32_bits() -> None:
         (chat(max_tokens=5, max_completion_tokens=3), 3),
         (completion(max_tokens=None), 16),
         (completion(max_tokens=0, echo=True), 1),
-        (SamplingRequest(surface=Surface.GENERATE), 1009),
+        (SamplingRequest(surface=Surface.CHAT), 1009),
     ],
 )
 def test_max_tokens(request_: SamplingRequest, expected: int) -> None:

@@ -3,12 +3,11 @@ from typing import Any
 
 import pytest
 
-from tests.text._requests import MAX_MODEL_LEN, TOKENIZER, VOCAB_SIZE, chat, completion
+from tests.text._requests import MAX_MODEL_LEN, VOCAB_SIZE, completion
 from vllmfront.errors import RequestRejected
 from vllmfront.text import (
     SamplingRequest,
     Surface,
-    encode_prompt,
     fit_prompt,
     reject_empty_prompt,
 )
@@ -89,32 +88,6 @@ def test_an_unknown_id_is_told_before_the_length_and_in_a_short_message() -> Non
 
     assert caught.value.message.startswith("token_id(s) [9999, 9999,")
     assert len(caught.value.message) < 10_000
-
-
-@pytest.mark.parametrize("repeat", [2, 400, 20_000])
-async def test_text_is_encoded_and_fitted(repeat: int) -> None:
-    text = "Hello " * repeat
-    request = chat(truncate_prompt_tokens=7)
-
-    ids = await encode_prompt(
-        TOKENIZER, text, False, request, max_model_len=MAX_MODEL_LEN, vocab_size=VOCAB_SIZE
-    )
-
-    assert ids == TOKENIZER.encode(text, False)[-7:]
-
-
-async def test_text_that_is_too_long_is_refused() -> None:
-    with pytest.raises(RequestRejected) as caught:
-        await encode_prompt(
-            TOKENIZER,
-            "Hello " * 20_000,
-            False,
-            chat(),
-            max_model_len=MAX_MODEL_LEN,
-            vocab_size=VOCAB_SIZE,
-        )
-
-    assert caught.value.message == TOO_LONG.format(59_999)
 
 
 @pytest.mark.parametrize(

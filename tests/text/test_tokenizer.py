@@ -1,3 +1,4 @@
+import logging
 import threading
 from collections.abc import Sequence
 
@@ -173,9 +174,23 @@ def test_others_have_no_table(kind: str) -> None:
 
 
 def test_the_fast_encoder_serves_what_it_can_load() -> None:
-    assert tokenizer_of("byte-level").encoder_name == "fastokens"
-    assert tokenizer_of("unigram").encoder_name == "tokenizers"
     assert "fastokens, byte-level" in repr(tokenizer_of("byte-level"))
+    assert "tokenizers, windowed" in repr(tokenizer_of("unigram"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("byte-level", "prompts are encoded by fastokens"),
+        ("unigram", "prompts are encoded by tokenizers, which is slower: fastokens cannot use"),
+    ],
+)
+def test_the_log_names_the_encoder(kind: str, said: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    tokenizer_from_json(source_of(kind), vocab_size=2048)
+
+    assert caplog.messages[0].startswith(said)
 
 
 def test_an_encoder_that_disagrees_is_not_trusted() -> None:

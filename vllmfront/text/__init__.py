@@ -14,7 +14,7 @@ from vllmfront.text._logprobs import (
     finite_logprob,
 )
 from vllmfront.text._lower import lower_sampling, resolve_max_tokens
-from vllmfront.text._prompt import check_ids, encode_prompt, fit_prompt, reject_empty_prompt
+from vllmfront.text._prompt import check_ids, fit_prompt, reject_empty_prompt
 from vllmfront.text._request import SamplingLimits, SamplingRequest, Surface
 from vllmfront.text._stop import StopMatch, StopMatcher
 from vllmfront.text._tokenizer import Tokenizer
@@ -35,7 +35,6 @@ __all__ = [
     "check_ids",
     "check_request",
     "check_schema",
-    "encode_prompt",
     "f32",
     "f32_shortest",
     "finite_logprob",

@@ -173,8 +173,6 @@ def _check_choices(request: SamplingRequest, limits: SamplingLimits) -> None:
             " VLLM_MAX_N_SEQUENCES raises the limit.",
             param="n",
         )
-    if request.use_beam_search:
-        raise RequestRejected("use_beam_search is not supported.", param="use_beam_search")
     if (
         request.surface is Surface.COMPLETION
         and request.max_tokens is not None

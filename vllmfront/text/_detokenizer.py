@@ -9,7 +9,7 @@ again with the reference decoder for each token, and what it has grown by is new
 """
 
 import codecs
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Protocol
 
 from vllmfront.text._bytelevel import REPLACEMENT
@@ -100,10 +100,8 @@ class WindowDetokenizer:
     """
 
     __slots__ = (
-        "_after_joined",
         "_decode",
         "_fresh",
-        "_joined",
         "_orphans",
         "_prefix",
         "_prefix_text",
@@ -111,11 +109,7 @@ class WindowDetokenizer:
     )
 
     def __init__(
-        self,
-        decode: Decode,
-        skipped: Container[int],
-        prompt_token_ids: Sequence[int] = (),
-        joined: Mapping[int, str] | None = None,
+        self, decode: Decode, skipped: Container[int], prompt_token_ids: Sequence[int] = ()
     ) -> None:
         """Make a detokenizer.
 
@@ -123,12 +117,9 @@ class WindowDetokenizer:
             decode: Decodes ids as a whole.
             skipped: Ids that show as nothing.
             prompt_token_ids: What comes before.
-            joined: Added tokens that follow each other without a space, by id.
         """
         self._decode = decode
         self._skipped = skipped
-        self._joined = joined or {}
-        self._after_joined = False
         self._fresh: list[int] = []
         self._prefix, text = self._seed(prompt_token_ids)
         self._prefix_text = text.rstrip(REPLACEMENT)
@@ -154,12 +145,6 @@ class WindowDetokenizer:
             return ""
         self._fresh.append(token_id)
         text = self._new_text()
-        if self._joined:
-            raw = self._joined.get(token_id)
-            if raw is not None and self._after_joined:
-                self._release(text)
-                return raw
-            self._after_joined = raw is not None
         if (not text or text.endswith(REPLACEMENT)) and len(self._fresh) < LONGEST_HELD:
             return ""
         return self._release(text)

@@ -1,12 +1,15 @@
 """From text to token ids: fastokens where it proves equal to the reference, else tokenizers."""
 
 import array
+import logging
 import sys
 from typing import Any, Protocol, TypeAlias
 
 import tokenizers
 
 from vllmfront.text._hard_strings import HARD_STRINGS
+
+_LOGGER = logging.getLogger(__name__)
 
 _PIECE = 1 << 15
 """Ids handed over at a time, in well below a millisecond; the GIL is free in between."""
@@ -149,18 +152,27 @@ def choose_encoder(source: str, reference: tokenizers.Tokenizer) -> Encoder:
     with added tokens inside text.
     """
     slow = ReferenceEncoder(reference)
+    texts = (*HARD_STRINGS, *_added_token_strings(reference))
     try:
         fast = FastEncoder(source)
-        for text in (*HARD_STRINGS, *_added_token_strings(reference)):
-            for special in (False, True):
-                ids = slow.encode(text, special)
-                if fast.encode(text, special) != ids:
-                    return slow
-                if fast.encode_long(text, special).tolist() != ids:
-                    return slow
-    except Exception:  # noqa: BLE001  # the library raises what it likes; the reference serves all
-        return slow
-    return fast
+        different = next((text for text in texts if not _agree(fast, slow, text)), None)
+    except Exception as error:  # noqa: BLE001  # the library raises what it likes
+        reason = f"{FastEncoder.name} cannot use this tokenizer: {error}"
+    else:
+        if different is None:
+            _LOGGER.info("prompts are encoded by %s", fast.name)
+            return fast
+        reason = f"{fast.name} encodes {different[:_SHOWN]!r} differently"
+    _LOGGER.warning("prompts are encoded by %s, which is slower: %s", slow.name, reason)
+    return slow
+
+
+def _agree(fast: FastEncoder, slow: ReferenceEncoder, text: str) -> bool:
+    for special in (False, True):
+        ids = slow.encode(text, special)
+        if fast.encode(text, special) != ids or fast.encode_long(text, special).tolist() != ids:
+            return False
+    return True
 
 
 def _added_token_strings(reference: tokenizers.Tokenizer) -> list[str]:
@@ -171,6 +183,9 @@ def _added_token_strings(reference: tokenizers.Tokenizer) -> list[str]:
     contents = list(dict.fromkeys(contents[:_ADDED_TRIED] + contents[-_ADDED_TRIED:]))
     return ["".join(f"word{token} and {token}" for token in contents), " ".join(contents)]
 
+
+_SHOWN = 100
+"""Characters of a text that a log line repeats."""
 
 _ADDED_TRIED = 100
 """Added tokens tried at either end of the vocabulary."""

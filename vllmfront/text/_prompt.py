@@ -5,28 +5,6 @@ from collections.abc import Sequence
 from vllmfront.engine.guard import are_token_ids
 from vllmfront.errors import RequestRejected
 from vllmfront.text._request import SamplingRequest, Surface
-from vllmfront.text._tokenizer import Tokenizer
-
-
-async def encode_prompt(
-    tokenizer: Tokenizer,
-    text: str,
-    add_special_tokens: bool,
-    request: SamplingRequest,
-    *,
-    max_model_len: int,
-    vocab_size: int,
-) -> list[int]:
-    """Encode a prompt and fit it, long ones in a worker thread (see ``encode_async``).
-
-    Raises:
-        RequestRejected: As ``fit_prompt``.
-    """
-
-    def fit(token_ids: Sequence[int]) -> list[int]:
-        return fit_prompt(token_ids, request, max_model_len=max_model_len, vocab_size=vocab_size)
-
-    return await tokenizer.encode_then(fit, text, add_special_tokens)
 
 
 def fit_prompt(

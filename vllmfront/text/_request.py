@@ -15,7 +15,6 @@ class Surface(enum.Enum):
 
     CHAT = enum.auto()
     COMPLETION = enum.auto()
-    GENERATE = enum.auto()
 
 
 @attrs.frozen(kw_only=True)
@@ -40,7 +39,6 @@ class SamplingRequest:
 
     # sampling
     n: int | None = None
-    use_beam_search: bool | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -64,7 +62,6 @@ class SamplingRequest:
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
-    spaces_between_special_tokens: bool | None = None
 
     # logprobs
     logprobs: bool | int | None = None

@@ -73,7 +73,6 @@ class Tokenizer:
         self.special_ids: frozenset[int] = frozenset(i for i, t in added.items() if t.special)
         """Ids that ``skip_special_tokens`` skips; other added tokens always stay."""
 
-        self._added = {token_id: token.content for token_id, token in added.items()}
         self._encoder = encoder
         self._limiter = trio.CapacityLimiter(_LONG_ENCODES)
         self._bytes: list[bytes] | None = None
@@ -91,11 +90,6 @@ class Tokenizer:
     def __repr__(self) -> str:
         kind = "byte-level" if self.is_byte_level else "windowed"
         return f"<Tokenizer {self.vocab_size} ids, {self._encoder.name}, {kind}>"
-
-    @property
-    def encoder_name(self) -> str:
-        """The library that encodes: ``fastokens`` or ``tokenizers``."""
-        return self._encoder.name
 
     @property
     def is_byte_level(self) -> bool:
@@ -166,26 +160,14 @@ class Tokenizer:
         return self._encoder.token_to_id(token)
 
     def detokenizer(
-        self,
-        prompt_token_ids: Sequence[int] = (),
-        *,
-        skip_special_tokens: bool = True,
-        spaces_between_special_tokens: bool = True,
+        self, prompt_token_ids: Sequence[int] = (), *, skip_special_tokens: bool = True
     ) -> Detokenizer:
-        """Return an incremental decoder for what follows the prompt.
-
-        Without *spaces_between_special_tokens* added tokens that are shown stand side by side
-        where the decoder would put a space; byte-level decoders put none in any case.
-        """
+        """Return an incremental decoder for what follows the prompt."""
         skipped = self.special_ids if skip_special_tokens else frozenset[int]()
         if self._bytes is not None:
             return ByteDetokenizer(self._bytes, skipped, prompt_token_ids)
-        apart = skip_special_tokens or spaces_between_special_tokens
         return WindowDetokenizer(
-            lambda ids: self.decode(ids, skip_special_tokens),
-            skipped,
-            prompt_token_ids,
-            None if apart else self._added,
+            lambda ids: self.decode(ids, skip_special_tokens), skipped, prompt_token_ids
         )
 
     def json_table(self, skip_special_tokens: bool = True) -> Sequence[bytes | None] | None:
