@@ -1,12 +1,9 @@
-"""The one table that turns errors into HTTP statuses, and the JSON shape of all of them."""
-
-from typing import Any
+"""The one table that turns errors into HTTP statuses."""
 
 import attrs
-import msgspec
 
-# Not from the package: its modules answer errors with this table and import it in turn.
-from vllmfront.api.http._message import Headers, ResponseWriter
+from vllmfront.api._error_json import INTERNAL_MESSAGE, error_json
+from vllmfront.api.http import Headers, ResponseWriter
 from vllmfront.errors import (
     EngineRequestFailed,
     EngineUnavailable,
@@ -17,9 +14,6 @@ from vllmfront.errors import (
     UtilityCallTimeout,
     VllmFrontError,
 )
-
-INTERNAL_MESSAGE = "Internal server error"
-"""What clients learn of our own bugs, and of engine failures without an explanation."""
 
 
 @attrs.frozen
@@ -48,14 +42,6 @@ _TABLE: tuple[tuple[type[Exception], int, str], ...] = (
     (VllmFrontError, 500, "InternalServerError"),
 )
 """First match wins; what is not in here is a bug and answered with a bare 500."""
-
-_encode = msgspec.json.Encoder().encode
-
-
-def error_json(status: int, kind: str, message: str, param: str | None = None) -> bytes:
-    """Return the JSON of an error as all routes send it."""
-    fields: dict[str, Any] = {"message": message, "type": kind, "param": param, "code": status}
-    return _encode({"error": fields})
 
 
 def answer_to(error: Exception) -> ErrorAnswer:

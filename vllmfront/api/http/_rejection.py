@@ -1,7 +1,6 @@
 """Requests that the server refuses by itself, before any handler sees them."""
 
-import json
-
+from vllmfront.api._error_json import INTERNAL_MESSAGE, error_json
 from vllmfront.errors import VllmFrontError
 
 
@@ -35,18 +34,9 @@ def body_too_large() -> Rejection:
     return Rejection(400, "the body is too large", _error_body("length limit exceeded"))
 
 
-INTERNAL_ERROR = (
-    b'{"error":{"message":"Internal server error","type":"InternalServerError",'
-    b'"param":null,"code":500}}'
-)
+INTERNAL_ERROR = error_json(500, "InternalServerError", INTERNAL_MESSAGE)
 """The body of a 500 where a handler failed to answer by itself."""
 
 
 def _error_body(cause: str) -> bytes:
-    error = {
-        "message": f"Failed to buffer the request body: {cause}",
-        "type": "Bad Request",
-        "param": None,
-        "code": 400,
-    }
-    return json.dumps({"error": error}, separators=(",", ":")).encode()
+    return error_json(400, "Bad Request", f"Failed to buffer the request body: {cause}")

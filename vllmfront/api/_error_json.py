@@ -1,0 +1,16 @@
+"""The JSON shape of all errors that clients see. Imports nothing, so the server uses it as well."""
+
+from typing import Any
+
+import msgspec
+
+_encode = msgspec.json.Encoder().encode
+
+INTERNAL_MESSAGE = "Internal server error"
+"""What clients learn of our own bugs, and of engine failures without an explanation."""
+
+
+def error_json(status: int, kind: str, message: str, param: str | None = None) -> bytes:
+    """Return ``{"error": {...}}``."""
+    fields: dict[str, Any] = {"message": message, "type": kind, "param": param, "code": status}
+    return _encode({"error": fields})
