@@ -103,3 +103,11 @@ def test_empty_prompts(surface: Surface, given: bool, message: str) -> None:
         reject_empty_prompt(surface, "id", given_as_ids=given)
 
     assert caught.value.message == message
+
+
+def test_known_ids_are_not_looked_at_again() -> None:
+    request = SamplingRequest(surface=Surface.CHAT)
+
+    with pytest.raises(RequestRejected):
+        fit_prompt([5000], request, max_model_len=10, vocab_size=100)
+    assert fit_prompt([5000], request, max_model_len=10, vocab_size=100, known=True) == [5000]

@@ -8,9 +8,14 @@ from vllmfront.text._request import SamplingRequest, Surface
 
 
 def fit_prompt(
-    token_ids: Sequence[int], request: SamplingRequest, *, max_model_len: int, vocab_size: int
+    token_ids: Sequence[int],
+    request: SamplingRequest,
+    *,
+    max_model_len: int,
+    vocab_size: int,
+    known: bool = False,
 ) -> list[int]:
-    """Return a prompt's ids, cut as the request wants and checked.
+    """Return a prompt's ids, cut as the request wants and checked, unless they are all *known*.
 
     ``truncate_prompt_tokens`` keeps the last ids, or the first ones with ``truncation_side`` right;
     -1 stands for all that leaves room for one token of answer.
@@ -23,7 +28,8 @@ def fit_prompt(
     # Of a prompt that does not fit a part is looked at: it may hold millions of ids.
     looked_at = token_ids if length < max_model_len else token_ids[:_LOOKED_AT]
     fitting = looked_at if isinstance(looked_at, list) else list(looked_at)
-    check_ids("prompt", fitting, vocab_size)
+    if not known:
+        check_ids("prompt", fitting, vocab_size)
     if length < max_model_len:
         return fitting
     problem = (

@@ -78,8 +78,12 @@ class Tokenizer:
         self._bytes: list[bytes] | None = None
         self._escaped: list[bytes | None] | None = None
         self._escaped_all: list[bytes | None] | None = None
+        self.stays_in_vocabulary = False
+        """Whether everything that it encodes is known to be in the model's vocabulary."""
+
         if byte_level:
             self._bytes = byte_table(reference.get_vocab(with_added_tokens=True), vocab_size)
+            self.stays_in_vocabulary = len(self._bytes) <= vocab_size
             self._escaped_all = escaped_table(self._bytes)
             self._escaped = list(self._escaped_all)
             for token_id in self.special_ids:

@@ -59,7 +59,11 @@ class Admission:
         max_model_len = service.max_model_len
         vocab_size = service.tokenizer.vocab_size
         token_ids = fit_prompt(
-            token_ids, sampling, max_model_len=max_model_len, vocab_size=vocab_size
+            token_ids,
+            sampling,
+            max_model_len=max_model_len,
+            vocab_size=vocab_size,
+            known=service.tokenizer.stays_in_vocabulary and not given_as_ids,
         )
         if not token_ids:
             reject_empty_prompt(sampling.surface, request_id, given_as_ids=given_as_ids)
@@ -118,10 +122,6 @@ class Admission:
             prompt_tokens=sum(len(request.prompt_token_ids) for request in requests),
             cached_tokens=0 if self.service.options.prompt_tokens_details else None,
         )
-
-    @property
-    def includes_usage(self) -> bool:
-        return self.body.wants_usage or self.service.options.force_include_usage
 
     @property
     def logprob_decoder(self) -> LogprobDecoder:
