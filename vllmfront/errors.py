@@ -3,6 +3,8 @@
 The HTTP status of each is decided in one table, in ``vllmfront.api``.
 """
 
+from typing import Self
+
 
 class VllmFrontError(Exception):
     """Base of all errors raised on purpose; anything else that escapes is a bug."""
@@ -25,6 +27,15 @@ class RequestRejected(VllmFrontError):
 
 class MalformedRequest(RequestRejected):
     """Raised when a body is no JSON, or a value in it has a wrong type. Becomes a 400."""
+
+    @classmethod
+    def misfit(cls, fault: str, where: str | None = None) -> Self:
+        """Make the error of a body that is JSON and not what the route takes.
+
+        *where* is the path to the value at fault, unless *fault* names it.
+        """
+        place = "" if where is None else f"{where}: "
+        return cls(f"Failed to deserialize the JSON body into the target type: {place}{fault}")
 
 
 class ModelNotFound(RequestRejected):

@@ -11,6 +11,7 @@ from vllmfront.chat._sources import (
     clean_template_file,
     is_inline_template,
 )
+from vllmfront.chat._type_errors import describe_value
 
 __all__ = [
     "DEFAULT_FUEL",
@@ -27,6 +28,7 @@ __all__ = [
     "ToolCall",
     "available_tools",
     "clean_template_file",
+    "describe_value",
     "fuel_from_environment",
     "is_inline_template",
     "parse_messages",

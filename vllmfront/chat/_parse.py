@@ -5,14 +5,22 @@ not: the order, and the words, in which clients learn of their faults.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import attrs
 
 from vllmfront.chat._errors import InvalidMessages
 from vllmfront.chat._message import Message, Tool, ToolCall
-from vllmfront.errors import MalformedRequest, RequestRejected
+from vllmfront.chat._type_errors import (
+    check_optional_string,
+    malformed,
+    require_list,
+    require_map,
+    require_member,
+    wrong_type,
+)
+from vllmfront.errors import RequestRejected
 
 _NO_CONTENT_VARIANT = "data did not match any variant of untagged enum MessageContent"
 
@@ -46,7 +54,7 @@ def parse_messages(raw: Any) -> list[Message]:
         MalformedRequest: A member is missing or of a wrong type; names ``messages[i]``.
         RequestRejected: The types are right and the conversation is not servable.
     """
-    if not _list(raw, "messages"):
+    if not require_list(raw, "messages"):
         _invalid("messages cannot be empty", raw)
     drafts = [_draft(value, f"messages[{index}]") for index, value in enumerate(raw)]
     for draft in drafts:
@@ -66,7 +74,7 @@ def parse_tools(raw: Any) -> list[Tool] | None:
     """
     if raw is None:
         return None
-    values = _list(raw, "tools")
+    values = require_list(raw, "tools")
     tools = [_tool(value, f"tools[{index}]") for index, value in enumerate(values)]
     if not tools:
         raise RequestRejected(
@@ -93,23 +101,23 @@ def available_tools(tools: Sequence[Tool] | None, messages: Sequence[Message]) -
 
 
 def _draft(value: Any, where: str) -> _Draft:
-    message = _map(value, where, "internally tagged enum ChatMessage")
-    role = _member(message, "role", where)
+    message = require_map(value, where, "internally tagged enum ChatMessage")
+    role = require_member(message, "role", where)
     if not isinstance(role, str):
-        _wrong_type(role, where, "variant identifier")
+        wrong_type(role, where, "variant identifier")
     if role == "assistant":
         _check_assistant(message, where)
         content, media = _content(message.get("content"), where, optional=True)
         return _Draft(message, role, content, media)
-    _optional_string(message, "name", where)
-    content, media = _content(_member(message, "content", where), where)
+    check_optional_string(message, "name", where)
+    content, media = _content(require_member(message, "content", where), where)
     tools: Sequence[Tool] = ()
     if role == "tool":
-        identifier = _member(message, "tool_call_id", where)
+        identifier = require_member(message, "tool_call_id", where)
         if not isinstance(identifier, str):
-            _wrong_type(identifier, where, "a string")
+            wrong_type(identifier, where, "a string")
     elif role == "developer" and message.get("tools") is not None:
-        members = _list(message["tools"], where)
+        members = require_list(message["tools"], where)
         tools = [_tool(member, where, nested=False) for member in members]
     return _Draft(message, role, content, media, tools)
 
@@ -123,7 +131,7 @@ def _content(
     if value is None and optional:
         return None, None
     if not isinstance(value, list):
-        _malformed(where, _NO_CONTENT_VARIANT)
+        malformed(where, _NO_CONTENT_VARIANT)
     texts: list[str] = []
     media: str | None = None
     for part in value:
@@ -133,9 +141,9 @@ def _content(
         elif isinstance(kind, str) and kind in _MEDIA_PARTS and _is_media(part, kind):
             media = media or _MEDIA_PARTS[kind][1]
         else:
-            _malformed(where, _NO_CONTENT_VARIANT)
+            malformed(where, _NO_CONTENT_VARIANT)
         if not isinstance(part.get("uuid"), str | None):
-            _malformed(where, _NO_CONTENT_VARIANT)
+            malformed(where, _NO_CONTENT_VARIANT)
     return texts, media
 
 
@@ -147,19 +155,21 @@ def _is_media(part: Mapping[str, Any], kind: str) -> bool:
 
 def _check_assistant(message: Mapping[str, Any], where: str) -> None:
     for name in ("name", "reasoning", "reasoning_content"):
-        _optional_string(message, name, where)
+        check_optional_string(message, name, where)
     calls = message.get("tool_calls")
     if calls is None:
         return
-    for value in _list(calls, where):
-        call = _map(value, where, "struct ToolCall")
+    for value in require_list(calls, where):
+        call = require_map(value, where, "struct ToolCall")
         for name in ("id", "type"):
-            if not isinstance(_member(call, name, where), str):
-                _wrong_type(call[name], where, "a string")
-        function = _map(_member(call, "function", where), where, "struct FunctionCallResponse")
-        if not isinstance(_member(function, "name", where), str):
-            _wrong_type(function["name"], where, "a string")
-        _optional_string(function, "arguments", where)
+            if not isinstance(require_member(call, name, where), str):
+                wrong_type(call[name], where, "a string")
+        function = require_map(
+            require_member(call, "function", where), where, "struct FunctionCallResponse"
+        )
+        if not isinstance(require_member(function, "name", where), str):
+            wrong_type(function["name"], where, "a string")
+        check_optional_string(function, "arguments", where)
 
 
 def _judge(draft: _Draft) -> Message:
@@ -214,20 +224,22 @@ def _tool(value: Any, where: str, *, nested: bool = True) -> Tool:
     def path(*names: str) -> str:
         return ".".join((where, *names)) if nested else where
 
-    tool = _map(value, where, "struct Tool")
+    tool = require_map(value, where, "struct Tool")
     kind = tool.get("type", "function")
     if not isinstance(kind, str):
-        _wrong_type(kind, path("type"), "a string")
-    function = _map(_member(tool, "function", where), path("function"), "struct Function")
-    name = _member(function, "name", path("function"))
+        wrong_type(kind, path("type"), "a string")
+    function = require_map(
+        require_member(tool, "function", where), path("function"), "struct Function"
+    )
+    name = require_member(function, "name", path("function"))
     if not isinstance(name, str):
-        _wrong_type(name, path("function", "name"), "a string")
+        wrong_type(name, path("function", "name"), "a string")
     description = function.get("description")
     if not isinstance(description, str | None):
-        _wrong_type(description, path("function", "description"), "a string")
+        wrong_type(description, path("function", "description"), "a string")
     strict = function.get("strict")
     if not isinstance(strict, bool | None):
-        _wrong_type(strict, path("function", "strict"), "a boolean")
+        wrong_type(strict, path("function", "strict"), "a boolean")
     if kind != "function":
         raise RequestRejected("Only function tools are supported.", param="tools")
     return Tool(
@@ -235,55 +247,6 @@ def _tool(value: Any, where: str, *, nested: bool = True) -> Tool:
         description=description,
         parameters=function.get("parameters"),
         strict=strict,
-    )
-
-
-# The words of type errors.
-
-
-def _map(value: Any, where: str, expected: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        _wrong_type(value, where, expected)
-    return value
-
-
-def _list(value: Any, where: str) -> list[Any]:
-    if not isinstance(value, list):
-        _wrong_type(value, where, "a sequence")
-    return value
-
-
-def _member(owner: Mapping[str, Any], name: str, where: str) -> Any:
-    if name not in owner:
-        _malformed(where, f"missing field `{name}`")
-    return owner[name]
-
-
-def _optional_string(owner: Mapping[str, Any], name: str, where: str) -> None:
-    value = owner.get(name)
-    if not isinstance(value, str | None):
-        _wrong_type(value, where, "a string")
-
-
-_DESCRIPTIONS: dict[type, Callable[[Any], str]] = {
-    type(None): lambda _: "null",
-    bool: lambda value: f"boolean `{str(value).lower()}`",
-    int: lambda value: f"integer `{value}`",
-    float: lambda value: f"floating point `{value}`",
-    str: lambda value: f"string {json.dumps(value, ensure_ascii=False)}",
-    list: lambda _: "sequence",
-    dict: lambda _: "map",
-}
-
-
-def _wrong_type(value: Any, where: str, expected: str) -> NoReturn:
-    found = _DESCRIPTIONS[type(value)](value)
-    _malformed(where, f"invalid type: {found}, expected {expected}")
-
-
-def _malformed(where: str, what: str) -> NoReturn:
-    raise MalformedRequest(
-        f"Failed to deserialize the JSON body into the target type: {where}: {what}"
     )
 
 

@@ -88,9 +88,8 @@ def _check_integers(request: SamplingRequest) -> None:
     for name, (low, high, kind) in _INTEGERS.items():
         value = getattr(request, name)
         if value is not None and not low <= value < high:
-            raise MalformedRequest(
-                f"Failed to deserialize the JSON body into the target type: {name}: invalid value:"
-                f" integer `{value}`, expected {kind}"
+            raise MalformedRequest.misfit(
+                f"invalid value: integer `{value}`, expected {kind}", name
             )
 
 

@@ -157,9 +157,10 @@ def _from_response_format(shape: Mapping[str, Any]) -> dict[str, Any]:
         return {"json": _named_schema(shape.get("json_schema"))}
     if kind == "structural_tag":
         return {"structural_tag": _structural_tag(shape)}
-    raise MalformedRequest(
-        f"{_MALFORMED}response_format.type: unknown variant `{kind}`, expected one of `text`,"
-        " `json_object`, `json_schema`, `structural_tag`"
+    raise MalformedRequest.misfit(
+        f"unknown variant `{kind}`, expected one of `text`, `json_object`, `json_schema`,"
+        " `structural_tag`",
+        "response_format.type",
     )
 
 
@@ -186,8 +187,5 @@ def _structural_tag(shape: Mapping[str, Any]) -> str:
     return msgspec.json.encode({"type": "structural_tag", **members}).decode()
 
 
-_MALFORMED = "Failed to deserialize the JSON body into the target type: "
-
-
 def _malformed(what: str) -> MalformedRequest:
-    return MalformedRequest(f"{_MALFORMED}response_format: {what}")
+    return MalformedRequest.misfit(what, "response_format")

@@ -15,7 +15,6 @@ OPTIONS = ServiceOptions(
     return_tokens_as_token_ids=True,
     prompt_tokens_details=True,
     per_request_metrics=True,
-    force_include_usage=True,
     log_requests=True,
 )
 
@@ -71,8 +70,8 @@ async def test_usage_tells_cached_tokens_and_times(api: Api) -> None:
     }
 
 
-async def test_streams_end_with_usage_and_metrics_although_nobody_asked(api: Api) -> None:
-    call = api.post(CHAT, chat(stream=True))
+async def test_metrics_come_with_the_usage_of_a_stream(api: Api) -> None:
+    call = api.post(CHAT, chat(stream=True, stream_options={"include_usage": True}))
     add = await api.engine.receive_add()
     api.engine.time = 1.0
     await api.say_slowly(add, [500, 341, 342, 64])

@@ -1,6 +1,5 @@
 """JSON bodies into request classes, and faults into the words that clients of the peer know."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin
@@ -10,13 +9,13 @@ import msgspec
 
 from vllmfront.api.http import HttpRequest
 from vllmfront.api.openai._fields import I32, I64, U32, NonZeroU32
+from vllmfront.chat import describe_value
 from vllmfront.errors import MalformedRequest
 
 T = TypeVar("T")
 
 _JSON_TYPE = re.compile(rb"\s*application/(?:[\w.+-]+\+)?json\s*(?:;|$)", re.IGNORECASE)
 _SYNTAX = "Failed to parse the request body as JSON: "
-_SCHEMA = "Failed to deserialize the JSON body into the target type: "
 _NUMBERS = {U32: "u32", NonZeroU32: "a nonzero u32", I32: "i32", I64: "i64"}
 _UNTAGGED = {"stop": "StringOrArray", "prompt": "Prompt"}
 _WORDS = {"Input data was truncated": "EOF while parsing a value"}
@@ -47,7 +46,8 @@ class Body(Generic[T]):
             try:
                 return self._decode(request.body)
             except msgspec.ValidationError as error:
-                raise MalformedRequest(_SCHEMA + self._misfit(request.body, str(error))) from error
+                fault = self._misfit(request.body, str(error))
+                raise MalformedRequest.misfit(fault) from error
         except RecursionError as error:
             raise MalformedRequest(f"{_SYNTAX}recursion limit exceeded") from error
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -69,7 +69,7 @@ class Body(Generic[T]):
         what, _, where = message.partition(" - at `$")
         path = where.rstrip("`").removeprefix(".")
         if not path:
-            found = describe(msgspec.json.decode(body))
+            found = describe_value(msgspec.json.decode(body))
             return f"invalid type: {found}, expected struct {self._target.__name__}"
         if name := _UNTAGGED.get(path.partition("[")[0]):
             return (
@@ -85,7 +85,7 @@ class Body(Generic[T]):
             return f"{path}: {what}"
         if isinstance(value, int) and "int" in what and "got" not in what:
             return f"{path}: invalid value: integer `{value}`, expected {expected}"
-        return f"{path}: invalid type: {describe(value)}, expected {expected}"
+        return f"{path}: invalid type: {describe_value(value)}, expected {expected}"
 
 
 def _look_up(target: Any, value: Any, path: str) -> tuple[Any, Any]:
@@ -121,21 +121,3 @@ def _name_of(target: Any) -> str | None:
     if attrs.has(target):
         return f"struct {target.__name__}"
     return _PLAIN.get(get_origin(target) or target)
-
-
-def describe(value: Any) -> str:
-    """Name a JSON value the way type errors do."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return f"boolean `{str(value).lower()}`"
-        case int():
-            return f"integer `{value}`"
-        case float():
-            return f"floating point `{value}`"
-        case str():
-            return f"string {json.dumps(value, ensure_ascii=False)}"
-        case list():
-            return "sequence"
-    return "map"

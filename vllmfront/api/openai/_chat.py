@@ -106,7 +106,7 @@ class ChatCompletions:
             head,
             admission.usage(admitted.requests),
             choices=choices,
-            include_usage=admission.includes_usage,
+            include_usage=body.wants_usage,
             heads=self._heads,
         )
         extras = Extras(

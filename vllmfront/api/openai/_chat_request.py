@@ -109,7 +109,6 @@ def _check_tool_choice(choice: str | JsonObject | None) -> None:
         function = choice.get("function")
         if isinstance(function, dict) and isinstance(function.get("name"), str):
             return
-    raise MalformedRequest(
-        "Failed to deserialize the JSON body into the target type: tool_choice: data did not"
-        " match any variant of untagged enum ToolChoice"
+    raise MalformedRequest.misfit(
+        "data did not match any variant of untagged enum ToolChoice", "tool_choice"
     )

@@ -71,7 +71,6 @@ def _checked_ids(ids: list[int]) -> list[int]:
 
 
 def _no_prompt() -> MalformedRequest:
-    return MalformedRequest(
-        "Failed to deserialize the JSON body into the target type: prompt: data did not match"
-        " any variant of untagged enum Prompt"
+    return MalformedRequest.misfit(
+        "data did not match any variant of untagged enum Prompt", "prompt"
     )

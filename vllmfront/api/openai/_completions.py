@@ -121,7 +121,7 @@ class Completions:
             head,
             admission.usage(admitted.requests),
             choices=len(prompts) * per_prompt,
-            include_usage=admission.includes_usage,
+            include_usage=body.wants_usage,
             heads=self._heads,
         )
         echoes = _echoes(admission, admitted.requests, prompts)

@@ -32,7 +32,7 @@ class EchoChoice(StreamedChoice):
         return self._answer.closed
 
     def on_output(self, output: EngineOutput) -> bool:
-        self._note(output)
+        self._answer.usage.note(output)
         self.num_tokens += len(output.new_token_ids)
         if output.prompt_logprobs is not None:
             self._prompt_logprobs = output.prompt_logprobs

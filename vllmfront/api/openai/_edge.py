@@ -6,7 +6,13 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from vllmfront.api._errors import respond_with_error
-from vllmfront.api.http import HttpRequest, ResponseWriter
+from vllmfront.api.http import (
+    CLIENT_GONE,
+    CLIENT_STALLED,
+    SHUTDOWN,
+    HttpRequest,
+    ResponseWriter,
+)
 from vllmfront.api.openai._service import ServiceSlot
 from vllmfront.engine.metrics import TerminalCause
 from vllmfront.errors import EngineUnavailable, VllmFrontError
@@ -14,9 +20,9 @@ from vllmfront.errors import EngineUnavailable, VllmFrontError
 _LOGGER = logging.getLogger(__name__)
 
 _CAUSES = {
-    "client gone": TerminalCause.CLIENT_GONE,
-    "client stalled": TerminalCause.CLIENT_STALLED,
-    "shutdown": TerminalCause.SHUTDOWN,
+    CLIENT_GONE: TerminalCause.CLIENT_GONE,
+    CLIENT_STALLED: TerminalCause.CLIENT_STALLED,
+    SHUTDOWN: TerminalCause.SHUTDOWN,
 }
 
 Serve = Callable[[HttpRequest, ResponseWriter], Awaitable[None]]
@@ -24,7 +30,7 @@ Serve = Callable[[HttpRequest, ResponseWriter], Awaitable[None]]
 
 def close_cause(request: HttpRequest) -> TerminalCause:
     """Return why the handler of *request* is being cancelled."""
-    return _CAUSES.get(request.close_cause or "client gone", TerminalCause.CLIENT_GONE)
+    return _CAUSES.get(request.close_cause or CLIENT_GONE, TerminalCause.CLIENT_GONE)
 
 
 def shutting_down() -> EngineUnavailable:

@@ -50,7 +50,7 @@ class FastChoice(StreamedChoice):
         return False
 
     def on_output(self, output: EngineOutput) -> bool:
-        self._note(output)
+        self._answer.usage.note(output)
         reason = output.finish_reason
         if reason is None or self._answer.closed:
             return self.on_tokens(output.new_token_ids)

@@ -114,9 +114,7 @@ def check_form(request: GenerationFields) -> None:
     what = "out of range integral type conversion attempted"
     if top_k < -1:
         what = f"top_k must be -1, 0, or a positive integer, got {top_k}"
-    raise MalformedRequest(
-        f"Failed to deserialize the JSON body into the target type: top_k: {what}"
-    )
+    raise MalformedRequest.misfit(what, "top_k")
 
 
 def complaints_about(request: GenerationFields) -> tuple[str, ...]:

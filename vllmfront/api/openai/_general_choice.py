@@ -82,7 +82,7 @@ class GeneralChoice(StreamedChoice):
         return self._take(token_ids, None)
 
     def on_output(self, output: EngineOutput) -> bool:
-        self._note(output)
+        self._answer.usage.note(output)
         reason = output.finish_reason
         if reason is None or self._answer.closed:
             return self._take(output.new_token_ids, output.logprobs)

@@ -52,9 +52,6 @@ class ServiceOptions:
     return_tokens_as_token_ids: bool = False
     prompt_tokens_details: bool = False
     per_request_metrics: bool = False
-    force_include_usage: bool = False
-    """Whether streams end with their usage although the client did not ask."""
-
     log_requests: bool = False
     limits: SamplingLimits = attrs.field(factory=SamplingLimits)
 

@@ -39,7 +39,6 @@ class StreamedAnswer:
         "_response",
         "_waiting",
         "closed",
-        "error",
         "last_write",
         "metrics",
         "usage",
@@ -74,9 +73,6 @@ class StreamedAnswer:
         self.usage = usage
         self.closed = False
         """Whether the stream has ended; choices that go on then are to be aborted."""
-
-        self.error: Exception | None = None
-        """What broke the stream off."""
 
         self.metrics: Callable[[], bytes] | None = None
         """Makes the ``metrics`` member that goes with the usage."""
@@ -129,7 +125,6 @@ class StreamedAnswer:
         """End the stream with *error*, after *events* that came before it."""
         if self.closed:
             return
-        self.error = error
         self._close(events + error_event(answer_to(error).json()))
 
     def keep_alive(self) -> None:

@@ -33,11 +33,6 @@ class StreamedChoice:
         self._answer.usage.completion_tokens += self.num_tokens
         self._answer.fail(error)
 
-    def _note(self, output: EngineOutput) -> None:
-        usage = self._answer.usage
-        if output.prefill_stats is not None and usage.cached_tokens is not None:
-            usage.cached_tokens += output.prefill_stats.num_cached_tokens
-
     def _end(
         self, output: EngineOutput, reason: FinishReason, events: bytes, usage: bytes | None = None
     ) -> bool:

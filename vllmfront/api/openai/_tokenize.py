@@ -70,10 +70,7 @@ class DetokenizeRequest:
 _CHAT = Body(TokenizeChat)
 _PROMPT = Body(TokenizePrompt)
 _DETOKENIZE = Body(DetokenizeRequest)
-_NEITHER_FORM = (
-    "Failed to deserialize the JSON body into the target type: data did not match any variant of"
-    " untagged enum TokenizeRequest"
-)
+_NEITHER_FORM = "data did not match any variant of untagged enum TokenizeRequest"
 
 
 class Tokenize:
@@ -150,7 +147,7 @@ def _read(
             return body, None, refusal
     prompt = _decode(_PROMPT, request)
     if prompt is None:
-        raise MalformedRequest(_NEITHER_FORM)
+        raise MalformedRequest.misfit(_NEITHER_FORM)
     return prompt, None, None
 
 

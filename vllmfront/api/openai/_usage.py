@@ -5,6 +5,8 @@ from typing import Any
 import attrs
 import msgspec
 
+from vllmfront.engine import EngineOutput
+
 _encode = msgspec.json.encode
 
 
@@ -17,10 +19,15 @@ class Usage:
     cached_tokens: int | None = None
     """None where the server is not configured to tell, or the engine has not told yet."""
 
-    def json(self, *, final: bool = True) -> bytes:
-        """Return the object; details about the prompt come with the *final* one only."""
+    def note(self, output: EngineOutput) -> None:
+        """Take from *output* what it says about the prompt."""
+        if self.cached_tokens is not None and output.prefill_stats is not None:
+            self.cached_tokens += output.prefill_stats.num_cached_tokens
+
+    def json(self) -> bytes:
+        """Return the object that ends an answer, with details about the prompt."""
         details = b"null"
-        if final and self.cached_tokens is not None:
+        if self.cached_tokens is not None:
             details = b'{"cached_tokens":%d}' % self.cached_tokens
         return usage_json(self.prompt_tokens, self.completion_tokens, details)
 

@@ -121,8 +121,7 @@ class WholeChoice:
         return True
 
     def _note(self, output: EngineOutput) -> None:
-        if output.prefill_stats is not None and self._usage.cached_tokens is not None:
-            self._usage.cached_tokens += output.prefill_stats.num_cached_tokens
+        self._usage.note(output)
         if output.prompt_logprobs is not None:
             self.prompt_logprobs = output.prompt_logprobs
         if output.kv_transfer_params is not None:
