@@ -13,9 +13,8 @@
 
 import logging
 import os
-import threading
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 import attrs
 import trio
@@ -28,6 +27,7 @@ from vllmfront.lifecycles._api import FLUSH_BUDGET, ApiServer
 from vllmfront.lifecycles._config import ListenConfig, ServeConfig
 from vllmfront.lifecycles._engine import STOP_BUDGET, ManagedEngine
 from vllmfront.lifecycles._environment import positive_number, switch
+from vllmfront.lifecycles._last_resort import serve_last_resort
 from vllmfront.lifecycles._model import DrainingSlot, ModelLoader
 from vllmfront.lifecycles._one_error import one_error
 from vllmfront.lifecycles._stats import DEFAULT_INTERVAL, StatsLog
@@ -44,9 +44,6 @@ _LOGGER = logging.getLogger(__name__)
 
 _REAP_BUDGET = 5.0
 """Seconds for a killed process tree to be gone and reported."""
-
-_LAST_RESORT = 15.0
-"""Seconds past the program's end after which a thread ends it the hard way."""
 
 
 @attrs.frozen(kw_only=True)
@@ -208,29 +205,6 @@ async def _open_signals(shutdown: Shutdown) -> AsyncGenerator[None]:
     """Listen to signals for as long as the block runs."""
     async with trio.open_nursery() as nursery:
         await nursery.start(serve_signals, shutdown)
-        nursery.start_soon(_serve_last_resort, shutdown)
+        nursery.start_soon(serve_last_resort, shutdown)
         yield
         nursery.cancel_scope.cancel(reason="everything has ended")
-
-
-async def _serve_last_resort(shutdown: Shutdown) -> None:
-    """End the process from a thread when it has not ended long after it should have.
-
-    Trio cannot kill a task, and a blocked loop runs nothing at all.
-    """
-    await shutdown.requested.wait()
-    with _timer(shutdown.end - trio.current_time() + _LAST_RESORT):
-        await shutdown.hurried.wait()
-        with _timer(shutdown.end - trio.current_time() + _LAST_RESORT):
-            await trio.sleep_forever()
-
-
-@contextmanager
-def _timer(seconds: float) -> Iterator[None]:
-    timer = threading.Timer(seconds, os._exit, [1])
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()

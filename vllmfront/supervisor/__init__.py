@@ -10,6 +10,7 @@ from vllmfront.supervisor._spec import (
     Run,
     SupervisorSnapshot,
 )
+from vllmfront.supervisor._stack import describe_task
 from vllmfront.supervisor._supervisor import ChildNotReady, ChildReturned, Supervisor
 from vllmfront.supervisor._wait import wait_any
 from vllmfront.supervisor._window import RestartWindow
@@ -29,6 +30,7 @@ __all__ = [
     "Shutdown",
     "Supervisor",
     "SupervisorSnapshot",
+    "describe_task",
     "open_process",
     "serve_signals",
     "wait_any",
