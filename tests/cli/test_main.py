@@ -7,7 +7,7 @@ import pytest
 import vllmfront
 from vllmfront.cli._logging import LineFormatter, set_up_logging
 from vllmfront.cli._main import failure_text, run
-from vllmfront.errors import ConfigurationError, StartupFailed
+from vllmfront.errors import ConfigurationError, EngineDied, StartupFailed
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,6 +70,13 @@ def test_causes_are_listed_nearest_first() -> None:
         "it failed\n\nCaused by these errors (recent errors listed first):\n"
         "  1: a file is missing\n  2: no disk"
     )
+
+
+def test_what_went_wrong_besides_is_told() -> None:
+    error = EngineDied("the engine is gone")
+    error.add_note("besides: the port is taken")
+
+    assert failure_text(error) == "the engine is gone; besides: the port is taken"
 
 
 def test_a_usage_error_comes_quickly_and_imports_no_server() -> None:

@@ -6,12 +6,13 @@ import attrs
 import pytest
 
 from tests.lifecycles.rig import config
-from vllmfront.errors import ConfigurationError
+from vllmfront.errors import ConfigurationError, EngineDied
 from vllmfront.lifecycles import EngineConfig, ServerConfig, TlsConfig
 from vllmfront.lifecycles._api import http_config
 from vllmfront.lifecycles._command import engine_command
 from vllmfront.lifecycles._environment import positive_number, switch, whole_number
 from vllmfront.lifecycles._model import DrainingSlot, _operators_template
+from vllmfront.lifecycles._one_error import one_error
 
 
 def test_the_engines_command_is_that_of_the_reference() -> None:
@@ -96,6 +97,21 @@ def test_a_slot_that_is_empty_or_closed_says_why() -> None:
 def test_engines_that_make_no_sense_are_refused(engine: EngineConfig, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         attrs.evolve(config(), engine=engine).check()
+
+
+def test_of_several_errors_the_first_is_raised_and_names_the_others() -> None:
+    first, second = EngineDied("engine 0 is gone"), ConfigurationError("no certificate")
+    with pytest.raises(EngineDied) as caught, one_error():
+        raise ExceptionGroup("", [ExceptionGroup("", [first]), second])
+
+    assert caught.value is first
+    assert first.__notes__ == ["besides: no certificate"]
+
+
+def test_a_bug_among_errors_is_not_hidden() -> None:
+    group = ExceptionGroup("", [EngineDied("gone"), KeyError("bug")])
+    with pytest.RaisesGroup(EngineDied, KeyError), one_error():
+        raise group
 
 
 def test_tls_options_need_a_certificate() -> None:

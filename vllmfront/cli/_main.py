@@ -60,15 +60,20 @@ def failure_text(error: BaseException) -> str:
     causes: list[str] = []
     cause = error.__cause__
     while cause is not None:
-        causes.append(str(cause) or type(cause).__name__)
+        causes.append(_sentence(cause))
         cause = cause.__cause__
-    text = str(error) or type(error).__name__
+    text = _sentence(error)
     if len(causes) == 1:
         return f"{text}\n\nCaused by:\n  {causes[0]}"
     if causes:
         lines = "\n".join(f"  {number}: {line}" for number, line in enumerate(causes, 1))
         return f"{text}\n\nCaused by these errors (recent errors listed first):\n{lines}"
     return text
+
+
+def _sentence(error: BaseException) -> str:
+    notes = getattr(error, "__notes__", ())
+    return "; ".join([str(error) or type(error).__name__, *notes])
 
 
 def _overview() -> str:

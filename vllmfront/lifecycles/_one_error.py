@@ -3,14 +3,15 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from vllmfront.errors import StartupFailed, VllmFrontError
+from vllmfront.errors import VllmFrontError
 
 
 @contextmanager
 def one_error() -> Iterator[None]:
-    """Turn a group of errors raised on purpose into one of them; bugs pass unchanged.
+    """Turn a group of errors raised on purpose into the first of them; bugs pass unchanged.
 
-    Each nursery on the way has added a layer around what is one error, as a rule.
+    Each nursery on the way has added a layer around what is one error, as a rule. Where there
+    are several, the others become notes of the first.
     """
     try:
         yield
@@ -18,13 +19,12 @@ def one_error() -> Iterator[None]:
         on_purpose, others = group.split(VllmFrontError)
         if on_purpose is None or others is not None:
             raise
-        errors = _leaves(on_purpose)
-        if len(errors) > 1:
-            raise StartupFailed("; ".join(map(str, errors))) from group
-        (error,) = errors
+        first, *besides = _leaves(on_purpose)
+        for error in besides:
+            first.add_note(f"besides: {error}")
     else:
         return
-    raise error
+    raise first
 
 
 def _leaves(group: BaseExceptionGroup[VllmFrontError]) -> list[VllmFrontError]:
