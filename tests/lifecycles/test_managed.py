@@ -60,7 +60,10 @@ def cause(frontend: Frontend) -> BaseException | None:
 
 
 async def test_it_runs_its_engine_and_stops_it(
-    tmp_path: Path, socket_folder: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    socket_folder: Path,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with serving(managed(tmp_path)) as frontend:
         await frontend.wait_ready()
@@ -75,6 +78,7 @@ async def test_it_runs_its_engine_and_stops_it(
     assert commanded(f"tcp://127.0.0.1:{port}") == []
     assert files_in(socket_folder) == []
     assert "(engine) " in capfd.readouterr().err
+    assert [each.getMessage() for each in caplog.records if each.levelname == "ERROR"] == []
 
 
 async def test_an_engine_that_fails_while_loading_is_quoted(tmp_path: Path) -> None:

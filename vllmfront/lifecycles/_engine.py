@@ -73,7 +73,12 @@ class ManagedEngine:
             if not stop.is_set():
                 failure = await self._explain(process)
             else:
-                _LOGGER.info("stopping the managed engine, process %d", process.pid)
+                _LOGGER.info(
+                    "stopping the managed engine, process %d; it is killed in %g s",
+                    process.pid,
+                    STOP_BUDGET,
+                )
+                self.client.expect_end()
         _LOGGER.info("the managed engine's process %d is gone", process.pid)
         return failure
 
@@ -91,6 +96,7 @@ class ManagedEngine:
 
     async def _kill_when_hurried(self, process: ManagedProcess) -> None:
         await self.shutdown.hurried.wait()
+        self.client.expect_end()
         process.kill()
 
     async def _explain(self, process: ManagedProcess) -> VllmFrontError:
