@@ -79,6 +79,7 @@ async def test_a_body_must_make_progress(clock: MockClock, chunked: bool) -> Non
         assert ended == 110.0  # the last progress was at 50
         assert answer.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
         assert rig.server.statistics().rejected == {408: 1}
+        assert rig.server.statistics().ended == {}  # no handler has begun
 
 
 async def test_a_slow_body_that_makes_progress_is_served(clock: MockClock) -> None:

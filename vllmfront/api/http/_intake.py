@@ -8,7 +8,7 @@ from typing import Protocol
 import trio
 
 from vllmfront.api.http._deadlines import Deadline
-from vllmfront.api.http._message import CLIENT_STALLED, HttpRequest
+from vllmfront.api.http._message import HttpRequest
 from vllmfront.api.http._outlet import Outlet
 from vllmfront.api.http._parser import RequestParser
 from vllmfront.api.http._rejection import Rejection
@@ -240,7 +240,6 @@ class Intake:
     def _on_timeout(self) -> None:
         if self.phase in (Phase.HEAD, Phase.BODY):
             part = self.phase.name.lower()
-            self._state.ended[CLIENT_STALLED] += 1
             self._reject(Rejection(408, f"the {part} of the request took too long"))
         else:
             self._owner.on_patience_lost()
