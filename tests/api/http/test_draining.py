@@ -174,6 +174,9 @@ async def test_running_out_of_descriptors_pauses_accepting(
         await stream.aclose()
         nursery.cancel_scope.cancel()
     assert [record.getMessage() for record in caplog.records] == [
-        "Accepting no HTTP connections for now: Too many open files",
+        (
+            "Accepting no HTTP connections for now, 0 are open: Too many open files; raise the "
+            "process's limit of open files (ulimit -n, LimitNOFILE=)"
+        ),
         "Accepting HTTP connections again",
     ]

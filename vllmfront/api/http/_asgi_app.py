@@ -19,7 +19,7 @@ from vllmfront.api.http._message import (
 )
 from vllmfront.api.http._rejection import INTERNAL_ERROR, body_too_large
 
-logger = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 
 class AsgiResponse:
@@ -226,7 +226,7 @@ async def _run_handler(handler: Handler, request: HttpRequest, response: AsgiRes
     try:
         await handler(request, response)
     except Exception:
-        logger.exception("The handler of %s %s failed", request.method, request.path)
+        _LOGGER.exception("The handler of %s %s failed", request.method, request.path)
     if not response.started:
         response.respond(500, INTERNAL_ERROR)
     elif not response.finished:

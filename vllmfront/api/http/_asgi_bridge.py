@@ -10,7 +10,7 @@ import trio
 from vllmfront.api.http._message import AsgiApp, AsgiMessage, HttpRequest, ResponseWriter
 from vllmfront.errors import ConfigurationError
 
-logger = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
 _SHUTDOWN_BUDGET = 5.0
@@ -168,9 +168,9 @@ class _Lifespan:
             await self._app(scope, self._receive, self._send)
         except Exception as error:
             if self._started:
-                logger.exception("The ASGI application's lifespan failed")
+                _LOGGER.exception("The ASGI application's lifespan failed")
             elif self._events_given and self.refusal is None:
-                logger.exception("The ASGI application failed to start")
+                _LOGGER.exception("The ASGI application failed to start")
                 self.refusal = str(error)
         finally:
             self._ended.set()
@@ -196,7 +196,7 @@ class _Lifespan:
         elif kind == "lifespan.shutdown.complete":
             self._ended.set()
         elif kind == "lifespan.shutdown.failed":
-            logger.error("The ASGI application failed to stop: %s", message.get("message"))
+            _LOGGER.error("The ASGI application failed to stop: %s", message.get("message"))
             self._ended.set()
 
     async def shut_down(self) -> None:

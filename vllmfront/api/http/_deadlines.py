@@ -43,6 +43,9 @@ class Deadlines:
         self._sleeper = trio.lowlevel.ParkingLot()
         self._sleeps_until = math.inf
 
+    def __repr__(self) -> str:
+        return f"<Deadlines queued={len(self)} sleeps_until={self._sleeps_until:.3f}>"
+
     def __len__(self) -> int:
         return len(self._heap)
 

@@ -64,6 +64,9 @@ class Outlet:
 
         self.drained_callback: Callable[[], None] | None = None
 
+    def __repr__(self) -> str:
+        return f"<Outlet unsent={self.unsent} broken={self.broken} flushing={self._flushing}>"
+
     def encrypt_with(self, encrypt: Callable[[bytes], bytes]) -> None:
         """Pass all later plain writes through *encrypt*."""
         self._encrypt = encrypt

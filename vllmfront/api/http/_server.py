@@ -18,7 +18,7 @@ from vllmfront.api.http._state import ServerState
 from vllmfront.api.http._tls import make_tls_context
 from vllmfront.errors import ConfigurationError
 
-logger = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 _ACCEPTS_A_TURN = 64
 """Connections accepted before other tasks get their turn."""
@@ -27,6 +27,13 @@ _CLIENT_LEFT = frozenset(
     {errno.ECONNABORTED, errno.EPROTO, errno.EPERM, errno.ETIMEDOUT, errno.EHOSTUNREACH}
 )
 """Errors of one connection that ended before it was accepted, or was not let through."""
+
+_ADVICE = {
+    errno.EMFILE: "; raise the process's limit of open files (ulimit -n, LimitNOFILE=)",
+    errno.ENFILE: "; raise the machine's limit of open files (fs.file-max)",
+    errno.ENOBUFS: "; the machine is short of memory for sockets",
+    errno.ENOMEM: "; the machine is short of memory",
+}
 
 _PAUSE = 0.1
 """Seconds without accepting when descriptors or memory have run out."""
@@ -153,13 +160,18 @@ class HttpServer:
     async def _pause(self, error: OSError) -> None:
         if not self._paused:
             self._paused = True
-            logger.error("Accepting no HTTP connections for now: %s", error.strerror)
+            _LOGGER.error(
+                "Accepting no HTTP connections for now, %d are open: %s%s",
+                len(self._connections),
+                error.strerror,
+                _ADVICE.get(error.errno or 0, ""),
+            )
         await trio.sleep(_PAUSE)
 
     def _resume(self) -> None:
         if self._paused:
             self._paused = False
-            logger.info("Accepting HTTP connections again")
+            _LOGGER.info("Accepting HTTP connections again")
 
     def _begin(self, sock: stdlib_socket.socket, address: object, nursery: trio.Nursery) -> None:
         sock.settimeout(0)
