@@ -2,6 +2,7 @@
 
 import json
 import signal
+import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 import trio
+import trustme
 
 from tests.lifecycles.rig import (
     Frontend,
@@ -164,6 +166,57 @@ async def test_a_certificate_that_is_not_there_ends_the_start_up() -> None:
 
     assert str(frontend.error) == "api failed"
     assert "/does/not/exist" in str(frontend.error.__cause__ if frontend.error else None)
+
+
+async def test_certificates_are_read_anew_at_sighup(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    file = tmp_path / "both.pem"
+
+    def issue() -> trustme.CA:
+        authority = trustme.CA()
+        authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(file)
+        return authority
+
+    async def is_shown(frontend: Frontend, authority: trustme.CA) -> bool:
+        context = ssl.create_default_context()
+        authority.configure_trust(context)
+        url = f"https://localhost:{frontend.http.base_url.port}/version"
+        async with httpx.AsyncClient(verify=context) as client:
+            try:
+                return (await client.get(url)).status_code == 200
+            except httpx.ConnectError:
+                return False
+
+    async def reload(frontend: Frontend, text: str) -> None:
+        frontend.signal(signal.SIGHUP)
+        await wait_until(lambda: text in caplog.text)
+
+    old = issue()
+    tls = TlsConfig(certfile=str(file))
+    async with serving(config(server=ServerConfig(tls=tls))) as frontend:
+        assert await is_shown(frontend, old)
+        new = issue()
+        await reload(frontend, f"reloaded certificates for connections to come: {file}")
+        assert [await is_shown(frontend, each) for each in (old, new)] == [False, True]
+        file.write_text("rubbish")
+        await reload(frontend, "certificates not reloaded, the old ones stay: cannot use")
+        assert await is_shown(frontend, new)
+    assert frontend.error is None
+
+
+async def test_refused_and_abandoned_requests_are_in_the_metrics() -> None:
+    async with serving(config()) as frontend:
+        url = frontend.http.base_url
+        stream = await trio.open_tcp_stream(url.host, url.port or 0)
+        async with stream:
+            await stream.send_all(b"rubbish\r\n\r\n")
+            assert b"400" in await stream.receive_some()
+        metrics = (await frontend.http.get("/metrics")).text
+
+    assert 'vllmfront:http_rejected_total{status="400"} 1.0' in metrics
+    assert 'vllmfront:http_cut_short_total{cause="client_gone"} 0.0' in metrics
 
 
 async def test_requests_go_to_all_engines() -> None:

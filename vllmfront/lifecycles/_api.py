@@ -1,6 +1,8 @@
 """The HTTP side: up from the first moment, honest about the rest, and the last to say goodbye."""
 
+import logging
 import os
+import signal
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
@@ -20,12 +22,15 @@ from vllmfront.api.metrics import HttpMetrics
 from vllmfront.api.openai import OpenAiRoutes
 from vllmfront.api.routes import open_operator_router
 from vllmfront.engine import EngineClient, TerminalCause
+from vllmfront.errors import ConfigurationError
 from vllmfront.lifecycles._config import ServeConfig, ServerConfig
 from vllmfront.lifecycles._environment import whole_number
 from vllmfront.lifecycles._facts import Facts
 from vllmfront.lifecycles._model import DrainingSlot
 from vllmfront.lifecycles._one_error import one_error
 from vllmfront.supervisor import Shutdown, wait_any
+
+_LOGGER = logging.getLogger(__name__)
 
 FLUSH_BUDGET = 1.0
 """Seconds for last frames and refusals to reach clients that read."""
@@ -50,20 +55,28 @@ class ApiServer:
             ConfigurationError: Certificates are unusable.
         """
         http = http_config(self.config.server, os.environ)
+        metrics = HttpMetrics()
         with one_error():
-            async with self._open_handler() as (handler, routes), trio.open_nursery() as nursery:
+            async with (
+                self._open_handler(metrics) as (handler, routes),
+                trio.open_nursery() as nursery,
+            ):
                 await nursery.start(routes.serve_timers, name="stream timers")
                 server = await nursery.start(serve_http, self.listeners, handler, http)
+                metrics.server = server.statistics
+                if http.tls is not None:
+                    await nursery.start(serve_reloads, server, http.tls)
                 task_status.started()
                 await stop.wait()
                 await self._drain(server)
                 nursery.cancel_scope.cancel(reason="drained")
 
     @asynccontextmanager
-    async def _open_handler(self) -> AsyncGenerator[tuple[Handler, OpenAiRoutes]]:
+    async def _open_handler(
+        self, metrics: HttpMetrics
+    ) -> AsyncGenerator[tuple[Handler, OpenAiRoutes]]:
         """Put all routes behind one handler."""
         server = self.config.server
-        metrics = HttpMetrics()
         facts = Facts(config=self.config, client=self.client, slot=self.slot)
         routes = OpenAiRoutes(self.slot, keep_alive_interval=server.sse_keep_alive_interval)
         async with open_operator_router(facts, metrics, os.environ) as router:
@@ -99,6 +112,25 @@ class ApiServer:
         # From here on nobody would answer: closed listeners refuse, open ones keep clients waiting.
         server.begin_drain()
         server.abort_connections()
+
+
+async def serve_reloads(
+    server: HttpServer,
+    tls: TlsConfig,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Read the certificates anew at each SIGHUP; unusable ones leave the old ones in place."""
+    files = ", ".join(file for file in (tls.certfile, tls.keyfile, tls.ca_certs) if file)
+    with trio.open_signal_receiver(signal.SIGHUP) as received:
+        task_status.started()
+        async for _ in received:
+            try:
+                server.reload_tls()
+            except ConfigurationError as error:
+                _LOGGER.error("certificates not reloaded, the old ones stay: %s", error)  # noqa: TRY400 - a mistake in a file, not in the code
+            else:
+                _LOGGER.info("reloaded certificates for connections to come: %s", files)
 
 
 def http_config(server: ServerConfig, environ: Mapping[str, str]) -> HttpConfig:

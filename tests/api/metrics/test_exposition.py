@@ -1,5 +1,6 @@
 import pytest
 
+from vllmfront.api.http import CLIENT_STALLED, HttpStatistics
 from vllmfront.api.metrics import HttpMetrics, expose
 from vllmfront.engine.metrics import EngineMetrics, TerminalCause
 
@@ -47,6 +48,29 @@ def test_http_requests_are_counted_by_status_class_and_handler() -> None:
         *map(_sorted_labels, text.splitlines())
     ]
     assert "http_request_duration_highr_seconds_count 2.0" in text
+
+
+def test_what_no_handler_answered_is_counted_by_status_and_by_cause() -> None:
+    http = HttpMetrics()
+    http.server = lambda: HttpStatistics(
+        connections_open=0,
+        connections_total=9,
+        requests_active=0,
+        requests_total=5,
+        rejected={431: 2, 408: 1},
+        ended={CLIENT_STALLED: 3},
+        accepting=True,
+        draining=False,
+    )
+    lines = expose(None, http, model_name="m", accept="").body.decode().splitlines()
+
+    assert [line for line in lines if line.startswith("vllmfront:http")] == [
+        'vllmfront:http_rejected_total{status="431"} 2.0',
+        'vllmfront:http_rejected_total{status="408"} 1.0',
+        'vllmfront:http_cut_short_total{cause="client_gone"} 0.0',
+        'vllmfront:http_cut_short_total{cause="client_stalled"} 3.0',
+        'vllmfront:http_cut_short_total{cause="shutdown"} 0.0',
+    ]
 
 
 def _unordered(line: str) -> tuple[str, frozenset[str], str]:

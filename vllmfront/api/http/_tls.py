@@ -51,6 +51,8 @@ def _load_certificate(context: ssl.SSLContext, certfile: str, keyfile: str | Non
         else:
             message = f"cannot use the certificate {certfile} with key {keyfile or certfile}"
         raise ConfigurationError(f"{message}: {error.reason or error}") from error
+    except OSError as error:  # being replaced at this moment
+        raise ConfigurationError(f"cannot read {certfile}: {error.strerror}") from error
 
 
 def _load_authorities(context: ssl.SSLContext, ca_certs: str) -> None:
@@ -60,6 +62,8 @@ def _load_authorities(context: ssl.SSLContext, ca_certs: str) -> None:
     except ssl.SSLError as error:
         message = f"--ssl-ca-certs {ca_certs} holds no usable certificate"
         raise ConfigurationError(message) from error
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {ca_certs}: {error.strerror}") from error
 
 
 def _check_readable(flag: str, path: str | None) -> None:

@@ -13,6 +13,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from vllmfront.api.http import CLIENT_GONE, CLIENT_STALLED, SHUTDOWN, HttpStatistics
 from vllmfront.api.metrics._http import HttpMetrics
 from vllmfront.engine.metrics import (
     HistogramValue,
@@ -120,6 +121,27 @@ def _http_families(http: HttpMetrics) -> Iterator[Metric]:
     everything = http.all_durations
     fine.add_metric([], _buckets(everything.bounds, everything.counts), everything.sum)
     yield fine
+    if http.server is not None:
+        yield from _server_families(http.server())
+
+
+def _server_families(server: HttpStatistics) -> Iterator[Metric]:
+    rejected = CounterMetricFamily(
+        f"{OWN_PREFIX}http_rejected",
+        "Requests refused before any handler, by status; they are in no other http family.",
+        labels=["status"],
+    )
+    for status, count in server.rejected.items():
+        rejected.add_metric([str(status)], count)
+    yield rejected
+    cut_short = CounterMetricFamily(
+        f"{OWN_PREFIX}http_cut_short",
+        "Requests whose connection ended before their response, by cause.",
+        labels=["cause"],
+    )
+    for cause in (CLIENT_GONE, CLIENT_STALLED, SHUTDOWN):
+        cut_short.add_metric([cause.replace(" ", "_")], server.ended.get(cause, 0))
+    yield cut_short
 
 
 def _buckets(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:

@@ -1,7 +1,10 @@
 """What the HTTP side counts, in plain Python: an observation costs well under a microsecond."""
 
+from collections.abc import Callable
+
 import attrs
 
+from vllmfront.api.http import HttpStatistics
 from vllmfront.engine.metrics import Histogram
 
 UNCOUNTED_PATHS = frozenset({"/metrics", "/health", "/load", "/ping", "/version", "/server_info"})
@@ -25,6 +28,9 @@ class HttpMetrics:
     """``(method, handler)`` to durations."""
 
     all_durations: Histogram = attrs.field(factory=lambda: Histogram(FINE_SECONDS))
+
+    server: Callable[[], HttpStatistics] | None = None
+    """The server's own books, of what no handler has seen; None before there is a server."""
 
     def observe(self, method: str, handler: str, status: int, seconds: float) -> None:
         """Count one answered request; *seconds* passed until its head was queued."""
