@@ -183,6 +183,7 @@ def test_unknown_options_go_to_the_engine() -> None:
         (["m", "--lora-modules", "a=b"], "LoRA adapters is not part of this build yet"),
         (["m", "--headless"], "a node without a frontend is not part of this build yet"),
         (["m", "--grpc-port", "1"], "gRPC is not part of this build yet"),
+        (["m", "--enable-tokenizer-info-endpoint"], "/tokenizer_info is not part of this build"),
     ],
 )
 def test_usage_errors_name_the_option_and_the_reason(words: list[str], message: str) -> None:

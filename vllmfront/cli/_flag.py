@@ -24,7 +24,10 @@ class Flag:
     name: str
     help: str
     target: str | None = None
-    """Where the value goes, as ``section.field``; None: only the engine wants it."""
+    """Where the value goes, as ``section.field``; None: it is checked, no more.
+
+    The engine gets it all the same where it is one of the shared ones.
+    """
 
     arity: Arity = Arity.ONE
     parse: Callable[[str], Any] = str

@@ -20,6 +20,7 @@ UNSERVED: Mapping[str, str] = {
     "--lora-modules": "LoRA adapters",
     "--profiler-config": "the profiling routes",
     "--enable-scale-out": "token-in token-out generation",
+    "--enable-tokenizer-info-endpoint": "the route /tokenizer_info",
     "--tool-strict-level": "tool-call parsing",
 }
 """Options of the reference that this build does not serve yet, and what they would switch on."""

@@ -73,9 +73,6 @@ class ModelConfig:
     generation_config: str = "auto"
     """``auto``: the model's sampling defaults; ``vllm``: neutral ones."""
 
-    mode: str = "auto"
-    """How chats become text: ``auto`` or ``hf``, which is the model's own template."""
-
 
 @attrs.frozen(kw_only=True)
 class ChatConfig:
@@ -156,7 +153,6 @@ class ServerConfig:
     prompt_tokens_details: bool = False
     per_request_metrics: bool = False
     request_id_headers: bool = False
-    tokenizer_info: bool = False
     histogram_buckets: Mapping[str, Sequence[float]] = attrs.field(factory=dict)
     cors: CorsConfig = attrs.field(factory=CorsConfig)
     tls: TlsConfig = attrs.field(factory=TlsConfig)

@@ -1,0 +1,105 @@
+"""Options of ``serve`` about where clients and engines find us, and about the process."""
+
+from vllmfront.cli import _values as values
+from vllmfront.cli._flag import Flag, Group
+
+_PORT = values.integer(0, 65535)
+_COUNT = values.integer(0, 2**31 - 1)
+
+LISTENER = Group(
+    title="listener and process",
+    flags=(
+        Flag(name="--host", target="listen.host", metavar="HOST", help="address to listen on"),
+        Flag(
+            name="--port",
+            target="listen.port",
+            parse=_PORT,
+            metavar="PORT",
+            help="port to listen on; 0 takes a free one",
+        ),
+        Flag(
+            name="--uds",
+            target="listen.uds",
+            metavar="PATH",
+            help="listen on a Unix socket instead of host and port",
+        ),
+        Flag(
+            name="--shutdown-timeout",
+            target="server.shutdown_timeout",
+            # Whole seconds: the engine is told, too, and takes nothing else.
+            parse=_COUNT,
+            metavar="SECONDS",
+            help="how long running requests may go on after SIGTERM or SIGINT; 0 cuts them off",
+        ),
+        Flag(
+            name="--http-timeout-keep-alive",
+            target="server.keep_alive_timeout",
+            parse=values.seconds,
+            metavar="SECONDS",
+            env="VLLM_HTTP_TIMEOUT_KEEP_ALIVE",
+            help="how long an idle connection is kept; 0 closes it after each response",
+        ),
+        Flag(
+            name="--http-send-timeout",
+            target="server.send_timeout",
+            parse=values.positive_seconds,
+            metavar="SECONDS",
+            help="how long a client may accept nothing before its request is given up",
+        ),
+        Flag(
+            name="--engine-ready-timeout-secs",
+            target="engine.ready_timeout",
+            parse=values.positive_seconds,
+            metavar="SECONDS",
+            env="VLLM_ENGINE_READY_TIMEOUT_S",
+            help="limit for each phase of the engine's start-up",
+        ),
+        Flag(
+            name="--python",
+            target="engine.python",
+            metavar="EXE",
+            env="VLLM_RS_PYTHON",
+            help="interpreter that runs the managed engine; vLLM must be installed there",
+        ),
+    ),
+)
+
+ENGINES = Group(
+    title="engines",
+    flags=(
+        Flag(
+            name="--data-parallel-address",
+            aliases=("--handshake-host",),
+            target="engine.host",
+            metavar="HOST",
+            help="address on which engines find us",
+        ),
+        Flag(
+            name="--data-parallel-rpc-port",
+            aliases=("--handshake-port",),
+            target="engine.handshake_port",
+            parse=values.integer(1, 65535),
+            metavar="PORT",
+            help="port on which engines find us; a free one when not given",
+        ),
+        Flag(
+            name="--data-parallel-size",
+            target="engine.data_parallel_size",
+            parse=_COUNT,
+            metavar="N",
+            help="engines in the whole deployment",
+        ),
+        Flag(
+            name="--data-parallel-size-local",
+            target="engine.data_parallel_size_local",
+            parse=_COUNT,
+            metavar="N",
+            help="engines to start on this node; 0: none, they are started elsewhere",
+        ),
+        Flag(
+            name="--max-model-len",
+            metavar="LEN",
+            help="longest context, handed to the engine; we use what it reports",
+        ),
+    ),
+)
