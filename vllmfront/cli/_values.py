@@ -7,19 +7,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-HISTOGRAM_FAMILIES = (
-    "request_latency",
-    "time_to_first_token",
-    "inter_token_latency",
-    "iteration_tokens",
-    "request_params_n",
-    "request_num_preemptions",
-    "request_tokens",
-    "kv_cache_residency",
-)
-
-STRUCTURED_OUTPUTS_BACKENDS = ("auto", "xgrammar", "guidance", "outlines", "lm-format-enforcer")
-
 
 def integer(low: int, high: int) -> Callable[[str], int]:
     """Read a whole number from *low* to *high*."""
@@ -91,6 +78,9 @@ def string_list(text: str) -> Sequence[str]:
 
 def histogram_buckets(text: str) -> Mapping[str, Sequence[float]]:
     """Read upper bounds by family: strictly increasing, positive and finite."""
+    # Late, because a usage error is to come before the engine's libraries are loaded.
+    from vllmfront.engine.metrics import HISTOGRAM_FAMILIES
+
     families = json_object(text)
     for family, bounds in families.items():
         if family not in HISTOGRAM_FAMILIES:
@@ -118,11 +108,12 @@ def item_limits(text: str) -> Mapping[str, Any]:
 
 def structured_outputs(text: str) -> Mapping[str, Any]:
     """Read the engine's structured-outputs settings, of which ``backend`` is ours as well."""
+    from vllmfront.engine import STRUCTURED_BACKENDS  # late, as above
+
     config = json_object(text)
-    if config.get("backend", "auto") not in STRUCTURED_OUTPUTS_BACKENDS:
-        raise ValueError(
-            f"unknown backend, expected one of: {', '.join(STRUCTURED_OUTPUTS_BACKENDS)}"
-        )
+    backends = ("auto", *STRUCTURED_BACKENDS)
+    if config.get("backend", "auto") not in backends:
+        raise ValueError(f"unknown backend, expected one of: {', '.join(backends)}")
     return config
 
 

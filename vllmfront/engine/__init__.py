@@ -1,7 +1,10 @@
 """The boundary to headless vLLM engines: what they are asked, what they answer, who may ask."""
 
-from vllmfront.engine._fan_out import fan_out
+from vllmfront.engine._fan_out import check_choices, fan_out
 from vllmfront.engine._output import (
+    PREEMPTED,
+    QUEUED,
+    SCHEDULED,
     EngineError,
     EngineOutput,
     FinishReason,
@@ -10,6 +13,8 @@ from vllmfront.engine._output import (
     PrefillStats,
 )
 from vllmfront.engine._request import (
+    GREEDY_BELOW,
+    STRUCTURED_BACKENDS,
     EngineRequest,
     LoraRequest,
     PoolingParams,
@@ -31,6 +36,11 @@ from vllmfront.engine.guard import GuardLimits
 from vllmfront.engine.metrics import EngineMetrics, MetricsSnapshot, TerminalCause
 
 __all__ = [
+    "GREEDY_BELOW",
+    "PREEMPTED",
+    "QUEUED",
+    "SCHEDULED",
+    "STRUCTURED_BACKENDS",
     "ClientSnapshot",
     "EngineClient",
     "EngineClientConfig",
@@ -54,6 +64,7 @@ __all__ = [
     "SamplingParams",
     "StructuredOutputs",
     "TerminalCause",
+    "check_choices",
     "fan_out",
     "open_engine_client",
 ]

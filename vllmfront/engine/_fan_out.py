@@ -4,12 +4,10 @@ from collections.abc import Iterable
 
 import attrs
 
-from vllmfront.engine._request import EngineRequest, SamplingParams
+from vllmfront.engine._request import GREEDY_BELOW, EngineRequest, SamplingParams
 from vllmfront.engine.guard import check_integer
 from vllmfront.errors import RequestRejected
 
-# Below this temperature engines choose the likeliest token, so all choices would be the same.
-_GREEDY_BELOW = 1e-5
 _INT64 = 1 << 64
 _INT64_MAX = (1 << 63) - 1
 
@@ -31,12 +29,21 @@ def fan_out(request: EngineRequest, most: int) -> Iterable[EngineRequest]:
     check_integer(n, "n", 1)
     if n > most:
         raise RequestRejected(f"n must be at most {most}, got {n}.", param="n")
-    if sampling.temperature < _GREEDY_BELOW:
-        raise RequestRejected(f"n must be 1 when using greedy sampling, got {n}.", param="n")
+    check_choices(n, sampling.temperature)
     if request.resumable:
         raise RequestRejected("n must be 1 with streaming input.", param="n")
     # Made one by one, as they are taken: there may be very many.
     return (_choice(request, sampling, index) for index in range(n))
+
+
+def check_choices(n: int, temperature: float) -> None:
+    """Refuse several choices where all of them would be the same.
+
+    Raises:
+        RequestRejected: *temperature* makes sampling greedy.
+    """
+    if n > 1 and temperature < GREEDY_BELOW:
+        raise RequestRejected(f"n must be 1 when using greedy sampling, got {n}.", param="n")
 
 
 def _choice(request: EngineRequest, sampling: SamplingParams, index: int) -> EngineRequest:

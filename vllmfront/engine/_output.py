@@ -19,6 +19,10 @@ class FinishReason(enum.IntEnum):
     REPETITION = 4
 
 
+QUEUED, SCHEDULED, PREEMPTED = 1, 2, 3
+"""Types of an engine's events about a request."""
+
+
 @attrs.frozen
 class Logprobs:
     """Log probabilities of some positions.

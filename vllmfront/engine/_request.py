@@ -5,6 +5,13 @@ from typing import Any
 
 import attrs
 
+STRUCTURED_BACKENDS = ("xgrammar", "guidance", "outlines", "lm-format-enforcer")
+"""What compiles constraints in an engine, which keeps that of its first constrained request: so
+``auto`` is not one."""
+
+GREEDY_BELOW = 1e-5
+"""Temperatures below this make engines choose the likeliest token."""
+
 
 @attrs.frozen(kw_only=True)
 class RepetitionDetection:

@@ -1,6 +1,5 @@
 """A simulated engine core: messages in, messages out, and time in between. Pure."""
 
-import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator
 
@@ -8,15 +7,14 @@ import attrs
 
 from vllmfront.engine import EngineError, EngineOutput, EngineRequest, FinishReason
 from vllmfront.engine.wire import Abort, Add, Utility
+from vllmfront.simulator._arrivals import Arrivals
 from vllmfront.simulator._config import SimulatorConfig
 from vllmfront.simulator._judge import fatal_fault
 from vllmfront.simulator._messages import Answer, Death, Message, Raw, StepOutput, Vanishing
 from vllmfront.simulator._pooling import embed
 from vllmfront.simulator._prefix import PrefixCache
-from vllmfront.simulator._sampling import Sampler
 from vllmfront.simulator._scheduler import Pause, Scheduler
 from vllmfront.simulator._script import Act
-from vllmfront.simulator._sequence import Sequence
 from vllmfront.simulator._structured import constraint_fault
 from vllmfront.simulator._tokens import TokenSource
 from vllmfront.simulator._utility import Utilities, WhenIdle
@@ -42,10 +40,7 @@ class SimulatedCore:
 
     _pending: list[tuple[Utility, WhenIdle]]
     _outbox: list[Message]
-    _arrived: int
-    _spent: list[int]
-    """How many requests took each rule of the script."""
-
+    _arrivals: Arrivals
     _owes_stats: bool
     """Whether a message with statistics alone is due: it follows the last request's end."""
 
@@ -60,8 +55,7 @@ class SimulatedCore:
         self._inbox = deque()
         self._pending = []
         self._outbox = []
-        self._arrived = 0
-        self._spent = [0] * len(config.script.rules)
+        self._arrivals = Arrivals(config, self._source)
         self._owes_stats = False
 
     def receive(self, message: Add | Abort | Utility, now: float) -> None:
@@ -129,46 +123,12 @@ class SimulatedCore:
         if reason is not None:
             self._refuse(request_id, client, now, EngineError("validation_error", reason))
             return
-        self._scheduler.add(self._sequence(add, now), now)
+        self._scheduler.add(self._arrivals.sequence(add, now), now)
 
     @staticmethod
     def _needs_error(request: EngineRequest) -> bool:
         """Tell whether a request fails before anything looks at its content."""
         return request.sampling is None and request.pooling is None
-
-    def _sequence(self, add: Add, now: float) -> Sequence:
-        request = add.request
-        assert request.sampling is not None
-        state = self._source.start()
-        for token in request.prompt_token_ids:
-            state = self._source.extend(state, token)
-        nth, self._arrived = self._arrived, self._arrived + 1
-        salt = f"{request.cache_salt or ''}\0{request.lora.name if request.lora else ''}"
-        sequence = Sequence(
-            request_id=add.internal_id,
-            request=request,
-            client=add.client_index,
-            nth=nth,
-            salt=zlib.crc32(salt.encode()),
-            params=request.sampling,
-            sampler=Sampler(self._source, request.sampling, state, nth, self.config.eos_chance),
-            state=state,
-        )
-        self._give_script(sequence, now)
-        return sequence
-
-    def _give_script(self, sequence: Sequence, now: float) -> None:
-        prompt = sequence.request.prompt_token_ids
-        for index, rule in enumerate(self.config.script.rules):
-            if rule.times is not None and self._spent[index] >= rule.times:
-                continue
-            if rule.matches(sequence.request_id, prompt, sequence.nth):
-                self._spent[index] += 1
-                sequence.said = deque(rule.tokens)
-                sequence.acts = deque(rule.acts)
-                if not rule.tokens and rule.acts:
-                    sequence.not_before = now + rule.acts[0].after
-                return
 
     def _pool(self, add: Add, now: float) -> None:
         vector = embed(add.request, self._source, self.config.embedding_size)

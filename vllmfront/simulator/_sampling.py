@@ -5,11 +5,8 @@ from collections.abc import Sequence
 
 import attrs
 
-from vllmfront.engine import Logprobs, SamplingParams
+from vllmfront.engine import GREEDY_BELOW, Logprobs, SamplingParams
 from vllmfront.simulator._tokens import Distribution, TokenSource, logprob_of_rank, mix
-
-GREEDY_BELOW = 1e-5
-"""Temperatures under it take the most likely token."""
 
 SAMPLED_RANKS = 256
 """Ranks that sampling without ``top_k`` chooses from; the rest holds under half a percent."""

@@ -12,13 +12,19 @@ from collections.abc import Iterable
 
 import attrs
 
-from vllmfront.engine import EngineOutput, FinishReason, Logprobs, PrefillStats
+from vllmfront.engine import (
+    PREEMPTED,
+    QUEUED,
+    SCHEDULED,
+    EngineOutput,
+    PrefillStats,
+)
 from vllmfront.simulator._config import SimulatorConfig
 from vllmfront.simulator._messages import StepStats
 from vllmfront.simulator._prefix import PrefixCache
-from vllmfront.simulator._sampling import describe_tokens
 from vllmfront.simulator._script import Act
-from vllmfront.simulator._sequence import PREEMPTED, QUEUED, SCHEDULED, Sequence
+from vllmfront.simulator._sequence import Sequence
+from vllmfront.simulator._speaker import Speaker, closing_act
 from vllmfront.simulator._tokens import TokenSource
 
 
@@ -52,6 +58,10 @@ class Scheduler:
     due: float | None = None
     """When the step in flight ends; None between steps."""
 
+    _speaker: Speaker = attrs.field(
+        init=False,
+        default=attrs.Factory(lambda self: Speaker(self.config, self.source), takes_self=True),
+    )
     _stepping: list[Sequence] = attrs.field(factory=list)
     _queries: int = 0
     _hits: int = 0
@@ -191,7 +201,7 @@ class Scheduler:
     def _speak(self, sequence: Sequence, now: float, finished: Finished) -> None:
         act = None
         if sequence.acts is not None and not sequence.said:
-            act = sequence.acts.popleft() if sequence.acts else _closing_act(sequence)
+            act = sequence.acts.popleft() if sequence.acts else closing_act(sequence)
             following = sequence.acts[0] if sequence.acts else None
             sequence.not_before = now + (following.after if following else 0.0)
             if act.raw is not None or act.die or act.vanish:
@@ -201,82 +211,9 @@ class Scheduler:
                 return
         elif sequence.acts and len(sequence.said) <= self.config.tokens_per_output:
             sequence.not_before = now + sequence.acts[0].after
-        row = self._row(sequence, act)
+        row = self._speaker.row(sequence, act)
         if row is not None:
             finished.rows.append((sequence, row))
-
-    def _row(self, sequence: Sequence, act: Act | None) -> list[int] | EngineOutput | None:
-        params = sequence.params
-        first = not sequence.output
-        states, tokens, reason, stop_reason = self._take_tokens(sequence, act)
-        if act is not None and act.finish is not None:
-            reason, stop_reason = act.finish, act.stop_reason
-        error = act.error if act is not None else None
-        if error is not None and reason is None:
-            reason = FinishReason.ERROR
-        if not tokens and reason is None:
-            return None
-        wants_prompt = params.prompt_logprobs is not None and not sequence.told_prompt_logprobs
-        plain = not (first or sequence.events or sequence.prefill_stats or wants_prompt)
-        if plain and reason is None and params.logprobs is None and not params.logprob_token_ids:
-            return tokens
-        logprobs = None
-        if tokens and (params.logprobs is not None or params.logprob_token_ids):
-            distributions = [self.source.distribution(state) for state in states]
-            logprobs = describe_tokens(
-                distributions, tokens, params.logprobs or 0, params.logprob_token_ids
-            )
-        output = EngineOutput(
-            new_token_ids=tokens,
-            logprobs=logprobs,
-            prompt_logprobs=self._prompt_logprobs(sequence) if wants_prompt else None,
-            finish_reason=reason,  # type: ignore[arg-type]  # scripts send unknown numbers, too
-            stop_reason=stop_reason,
-            events=tuple(sequence.events),
-            prefill_stats=sequence.prefill_stats,
-            kv_transfer_params=act.kv_transfer_params if act is not None else None,
-            trace_headers=sequence.request.trace_headers,
-            error=error if self.config.reports_errors else None,
-        )
-        sequence.events, sequence.prefill_stats = [], None
-        return output
-
-    def _take_tokens(
-        self, sequence: Sequence, act: Act | None
-    ) -> tuple[list[int], list[int], int | None, int | str | None]:
-        """Return the states before each new token, the tokens, and why the request ends."""
-        states: list[int] = []
-        tokens: list[int] = []
-        scripted = list(act.tokens) if act is not None else None
-        wanted = len(scripted) if scripted is not None else self.config.tokens_per_output
-        for index in range(wanted):
-            if scripted is not None:
-                token = scripted[index]
-            elif sequence.acts is not None:
-                if not sequence.said:
-                    break
-                token = sequence.said.popleft()
-            else:
-                token = sequence.sampler.next_token(sequence.state, sequence.output)
-            states.append(sequence.state)
-            tokens.append(token)
-            sequence.output.append(token)
-            sequence.state = self.source.extend(sequence.state, token)
-            reason, stop_reason = sequence.finish_reason(self.config.max_model_len)
-            if reason is not None:
-                return states, tokens, reason, stop_reason
-        return states, tokens, None, None
-
-    def _prompt_logprobs(self, sequence: Sequence) -> Logprobs:
-        """Score the prompt's tokens, each after those before it; the first has no score."""
-        sequence.told_prompt_logprobs = True
-        prompt = sequence.request.prompt_token_ids
-        state = self.source.extend(self.source.start(), prompt[0])
-        distributions = []
-        for token in prompt[1:]:
-            distributions.append(self.source.distribution(state))
-            state = self.source.extend(state, token)
-        return describe_tokens(distributions, prompt[1:], sequence.params.prompt_logprobs or 0)
 
     def take_stats(self) -> StepStats:
         """Return the gauges, and the counters since the last call."""
@@ -299,11 +236,3 @@ class Scheduler:
 
 def _count_loras(sequences: Iterable[Sequence]) -> dict[str, int]:
     return dict(Counter(s.request.lora.name for s in sequences if s.request.lora is not None))
-
-
-def _closing_act(sequence: Sequence) -> Act:
-    """Return how a script ends that does not say so itself: with EOS, where the request has one."""
-    eos = sequence.params.eos_token_id
-    if eos is not None:
-        return Act(tokens=(eos,))
-    return Act(finish=FinishReason.STOP)

@@ -15,9 +15,6 @@ from vllmfront.engine import (
 from vllmfront.simulator._sampling import Sampler
 from vllmfront.simulator._script import Act
 
-QUEUED, SCHEDULED, PREEMPTED = 1, 2, 3
-"""Types of events."""
-
 REPETITION_STOP_REASON = "repetition_detected"
 
 

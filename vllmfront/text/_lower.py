@@ -7,7 +7,7 @@ decides, then the neutral value; greedy sampling resets nothing.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vllmfront.engine import RepetitionDetection, SamplingParams
+from vllmfront.engine import RepetitionDetection, SamplingParams, check_choices
 from vllmfront.errors import RequestRejected
 from vllmfront.models import GenerationDefaults
 from vllmfront.text._bad_words import lower_bad_words
@@ -22,7 +22,6 @@ from vllmfront.text._tokenizer import Tokenizer
 _COMPLETION_MAX_TOKENS = 16
 _MAX_LOGPROB_IDS = 128
 _MAX_BIAS = 100.0
-_GREEDY_BELOW = 1e-5
 
 
 def lower_sampling(
@@ -65,12 +64,7 @@ def lower_sampling(
     stops, eos, all_stops = _stop_ids(stop_ids, bool(request.ignore_eos), defaults, tokenizer)
     return SamplingParams(
         n=n,
-        temperature=numbers["temperature"],
-        top_p=numbers["top_p"],
-        min_p=numbers["min_p"],
-        frequency_penalty=numbers["frequency_penalty"],
-        presence_penalty=numbers["presence_penalty"],
-        repetition_penalty=numbers["repetition_penalty"],
+        **numbers,
         top_k=resolve_top_k(request, defaults),
         seed=request.seed,
         max_tokens=max_tokens,
@@ -145,8 +139,7 @@ def resolve_max_tokens(request: SamplingRequest, defaults: GenerationDefaults, r
 
 def _choices(request: SamplingRequest, temperature: float) -> int:
     n = request.n or 1
-    if n > 1 and temperature < _GREEDY_BELOW:
-        raise RequestRejected(f"n must be 1 when using greedy sampling, got {n}.", param="n")
+    check_choices(n, temperature)
     return n
 
 

@@ -1,5 +1,7 @@
 """The real numbers of a sampling request: defaults resolved, ranges checked, rounded to 32 bits."""
 
+from typing import TypedDict, cast
+
 from vllmfront.errors import RequestRejected
 from vllmfront.models import GenerationDefaults
 from vllmfront.text._debug import display_f32
@@ -7,7 +9,18 @@ from vllmfront.text._json import f32
 from vllmfront.text._request import SamplingRequest
 
 
-def resolve_numbers(request: SamplingRequest, defaults: GenerationDefaults) -> dict[str, float]:
+class Numbers(TypedDict):
+    """The real numbers of ``SamplingParams``."""
+
+    temperature: float
+    top_p: float
+    min_p: float
+    frequency_penalty: float
+    presence_penalty: float
+    repetition_penalty: float
+
+
+def resolve_numbers(request: SamplingRequest, defaults: GenerationDefaults) -> Numbers:
     """Return the real numbers by name, rounded to 32 bits as the peer has them.
 
     Raises:
@@ -19,7 +32,7 @@ def resolve_numbers(request: SamplingRequest, defaults: GenerationDefaults) -> d
         if value is None:
             value = getattr(defaults, name)
         values[name] = neutral if value is None else _checked(name, f32(value))
-    return values
+    return cast("Numbers", values)
 
 
 _NEUTRAL = {

@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from vllmfront.engine import RepetitionDetection
+from vllmfront.engine import STRUCTURED_BACKENDS, RepetitionDetection
 from vllmfront.errors import ConfigurationError
 
 
@@ -87,9 +87,6 @@ class SamplingRequest:
         return (self.stop,) if isinstance(self.stop, str) else self.stop
 
 
-_BACKENDS = ("xgrammar", "guidance", "outlines", "lm-format-enforcer")
-
-
 @attrs.frozen(kw_only=True)
 class SamplingLimits:
     """What an operator allows; made once, from flags and environment."""
@@ -122,10 +119,10 @@ class SamplingLimits:
             raise ConfigurationError(f"--max-logprobs must be at least -1, got {max_logprobs}.")
         if structured_backend == "auto":
             structured_backend = "xgrammar"
-        if structured_backend not in _BACKENDS:
+        if structured_backend not in STRUCTURED_BACKENDS:
             raise ConfigurationError(
                 f"--structured-outputs-config: backend must be one of auto,"
-                f" {', '.join(_BACKENDS)}, got {structured_backend!r}."
+                f" {', '.join(STRUCTURED_BACKENDS)}, got {structured_backend!r}."
             )
         return cls(
             max_logprobs=max_logprobs,

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from vllmfront.engine._request import StructuredOutputs
+from vllmfront.engine._request import STRUCTURED_BACKENDS, StructuredOutputs
 from vllmfront.engine.guard._checks import (
     MAX_DEPTH,
     check_boolean,
@@ -15,9 +15,6 @@ from vllmfront.engine.guard._checks import (
     rejected,
     wrong_type,
 )
-
-BACKENDS = frozenset({"xgrammar", "guidance", "outlines", "lm-format-enforcer"})
-"""An engine keeps the backend of its first constrained request, so ``auto`` is not one."""
 
 # A structural tag wraps its schemas in this many levels more.
 _TAG_WRAPPER_DEPTH = 16
@@ -50,9 +47,9 @@ def check_structured(value: object) -> None:
     )
     if value.whitespace_pattern is not None:
         check_text(value.whitespace_pattern, "structured_outputs.whitespace_pattern")
-    if check_text(value.backend, "structured_outputs") not in BACKENDS:
+    if check_text(value.backend, "structured_outputs") not in STRUCTURED_BACKENDS:
         raise rejected(
-            f"structured_outputs backend must be one of {', '.join(sorted(BACKENDS))}, "
+            f"structured_outputs backend must be one of {', '.join(sorted(STRUCTURED_BACKENDS))}, "
             f"got {value.backend!r}.",
             "structured_outputs",
         )

@@ -4,6 +4,7 @@
 ``vllm:`` and ``_total``), a summary of each rank, and the terminal causes of requests.
 """
 
+from vllmfront.engine.metrics._buckets import FAMILIES as HISTOGRAM_FAMILIES
 from vllmfront.engine.metrics._buckets import defaults as default_bounds
 from vllmfront.engine.metrics._causes import TerminalCause
 from vllmfront.engine.metrics._engine import EngineMetrics
@@ -19,6 +20,7 @@ from vllmfront.engine.metrics._snapshot import (
 )
 
 __all__ = [
+    "HISTOGRAM_FAMILIES",
     "EngineMetrics",
     "Histogram",
     "HistogramValue",

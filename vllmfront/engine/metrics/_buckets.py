@@ -47,3 +47,7 @@ def defaults(max_model_len: int) -> dict[str, tuple[float, ...]]:
         "request_tokens": token_counts(max_model_len),
         "kv_cache_residency": CACHE_BLOCK_SECONDS,
     }
+
+
+FAMILIES = tuple(defaults(1))
+"""The names that operators override bounds by."""

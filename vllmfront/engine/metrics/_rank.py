@@ -4,15 +4,12 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
 
-from vllmfront.engine._output import EngineOutput
+from vllmfront.engine._output import PREEMPTED, QUEUED, SCHEDULED, EngineOutput
 from vllmfront.engine.metrics import _buckets as buckets
 from vllmfront.engine.metrics._causes import TerminalCause
 from vllmfront.engine.metrics._histogram import Histogram
 from vllmfront.engine.metrics._record import RequestRecord
 from vllmfront.engine.metrics._scheduler import SchedulerMetrics
-
-QUEUED, SCHEDULED, PREEMPTED = 1, 2, 3
-"""Types of an engine's events about a request."""
 
 
 class RankMetrics:
