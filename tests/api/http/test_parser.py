@@ -278,3 +278,39 @@ def test_chunked_bodies_survive_any_cut(chunks: list[bytes], cuts: list[int]) ->
 
     assert isinstance(request, HttpRequest)
     assert request.body == b"".join(chunks)
+
+
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [
+        (
+            b"POST / HTTP/1.1\r\nContent-Length: 65\r\n\r\n",
+            (
+                "Refused a request: the body is larger than 64 bytes; "
+                "VLLM_HTTP_MAX_REQUEST_BODY_SIZE raises the limit"
+            ),
+        ),
+        (
+            b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n41\r\n",
+            (
+                "Refused a request: the body is larger than 64 bytes; "
+                "VLLM_HTTP_MAX_REQUEST_BODY_SIZE raises the limit"
+            ),
+        ),
+        (
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+            (
+                "Refused a request: HTTP/2 is not spoken here; "
+                "let the proxy in front, or the client, use HTTP/1.1"
+            ),
+        ),
+        (b"GET / HTTP/9.9\r\n\r\n", None),
+    ],
+)
+def test_what_an_operator_can_mend_is_logged(
+    data: bytes, line: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    parse(data)
+
+    assert [record.getMessage() for record in caplog.records] == ([] if line is None else [line])

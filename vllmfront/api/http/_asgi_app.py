@@ -198,7 +198,7 @@ async def _answer_http(
 
         nursery.start_soon(_pump, response, send, end)
         if len(body) > config.max_body_bytes:
-            rejection = body_too_large()
+            rejection = body_too_large(config.max_body_bytes)
             response.respond(rejection.status, rejection.body)
         else:
             nursery.start_soon(watch_client)

@@ -83,7 +83,7 @@ class ChunkedBody:
             self._in_trailers = True
             return
         if len(self._body) + size > self._max_body:
-            raise body_too_large()
+            raise body_too_large(self._max_body)
         self._data_left = size
         self._in_data = True
 

@@ -5,6 +5,7 @@ framed here. So the parser below never meets an upgrade, a CONNECT or a pipeline
 its own ideas about what follows the head.
 """
 
+import logging
 import re
 from urllib.parse import unquote_to_bytes
 
@@ -20,6 +21,8 @@ from vllmfront.api.http._rejection import (
     malformed,
 )
 
+_LOGGER = logging.getLogger(__name__)
+
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _ABSOLUTE_FORM = re.compile(rb"(?i:https?)://[^/?#]+")
 _HEAD_END = b"\r\n\r\n"
@@ -28,6 +31,13 @@ _PREFACE = b"PRI * HTTP/2.0\r\n\r\n"
 
 class Http2Preface(Rejection):
     """Raised when the client begins to speak HTTP/2; it is dropped without an answer."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            400,
+            "HTTP/2 is not spoken here",
+            advice="let the proxy in front, or the client, use HTTP/1.1",
+        )
 
 
 class _Head:
@@ -98,9 +108,14 @@ class RequestParser:
         Raises:
             Rejection: The request cannot be read; nothing behind it can either.
         """
-        if self._head is None and not self._take_head():
-            return None
-        return self._take_body()
+        try:
+            if self._head is None and not self._take_head():
+                return None
+            return self._take_body()
+        except Rejection as rejection:
+            if rejection.advice:
+                _LOGGER.info("Refused a request: %s; %s", rejection.reason, rejection.advice)
+            raise
 
     def _take_head(self) -> bool:
         buffer = self._buffer
@@ -111,7 +126,7 @@ class RequestParser:
         end = buffer.find(_HEAD_END, self._searched, limit)
         if end < 0:
             if buffer.startswith(_PREFACE[:14]):
-                raise Http2Preface(400, "HTTP/2 is not spoken here")
+                raise Http2Preface
             if len(buffer) >= limit:
                 raise self._too_long(bytes(buffer))
             line_end = buffer.find(b"\n")
@@ -140,7 +155,7 @@ class RequestParser:
             raise malformed("the method is malformed")
         if version not in (b"HTTP/1.1", b"HTTP/1.0"):
             if head.startswith(_PREFACE):
-                raise Http2Preface(400, "HTTP/2 is not spoken here")
+                raise Http2Preface
             raise malformed("the HTTP version is not 1.0 or 1.1")
         if len(target) > self._config.max_target_bytes:
             raise Rejection(414, "the request target is too long")
@@ -178,7 +193,7 @@ class RequestParser:
         if codings is not None:
             self._begin_chunks(codings, length, is_11=is_11)
         elif length is not None and length > self._config.max_body_bytes:
-            raise body_too_large()
+            raise body_too_large(self._config.max_body_bytes)
         else:
             self._length_left = length or 0
         has_body = self._chunks is not None or self._length_left > 0

@@ -8,14 +8,16 @@ class Rejection(VllmFrontError):
     """Raised when a request cannot be read; its connection ends after the answer.
 
     The body is empty for a broken head, as the peer answers it, and an error object where only
-    the body is at fault. ``reason`` is for logs and counters.
+    the body is at fault. ``reason`` is for logs; ``advice`` says what an operator can do about
+    it, where there is something.
     """
 
-    def __init__(self, status: int, reason: str, body: bytes = b"") -> None:
+    def __init__(self, status: int, reason: str, body: bytes = b"", *, advice: str = "") -> None:
         super().__init__(reason)
         self.status = status
         self.reason = reason
         self.body = body
+        self.advice = advice
 
 
 def malformed(reason: str) -> Rejection:
@@ -30,8 +32,13 @@ def body_broken(reason: str) -> Rejection:
     return Rejection(400, reason, _error_body("error reading a body from connection"))
 
 
-def body_too_large() -> Rejection:
-    return Rejection(400, "the body is too large", _error_body("length limit exceeded"))
+def body_too_large(limit: int) -> Rejection:
+    return Rejection(
+        400,
+        f"the body is larger than {limit} bytes",
+        _error_body("length limit exceeded"),
+        advice="VLLM_HTTP_MAX_REQUEST_BODY_SIZE raises the limit",
+    )
 
 
 INTERNAL_ERROR = error_json(500, "InternalServerError", INTERNAL_MESSAGE)
