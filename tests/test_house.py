@@ -11,7 +11,18 @@ import vllmfront
 
 ROOT = Path(vllmfront.__file__).parent
 
-LAYERS = ("cli", "lifecycles", "api", "chat", "text", "models", "engine", "supervisor", "errors")
+LAYERS = (
+    "cli",
+    "lifecycles",
+    "api",
+    "chat",
+    "text",
+    "models",
+    "engine",
+    "supervisor",
+    "environment",
+    "errors",
+)
 """From top to bottom; a package imports from those below it alone."""
 
 BESIDE = {"simulator": {"engine"}, "testing": {"engine", "simulator"}}

@@ -6,11 +6,11 @@ import attrs
 import pytest
 
 from tests.lifecycles.rig import config
+from vllmfront.environment import positive_number, switch, whole_number
 from vllmfront.errors import ConfigurationError, EngineDied
 from vllmfront.lifecycles import EngineConfig, ServerConfig, TlsConfig
 from vllmfront.lifecycles._api import http_config
 from vllmfront.lifecycles._command import engine_command
-from vllmfront.lifecycles._environment import positive_number, switch, whole_number
 from vllmfront.lifecycles._model import DrainingSlot, _operators_template
 from vllmfront.lifecycles._one_error import one_error
 

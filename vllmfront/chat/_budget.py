@@ -16,15 +16,12 @@ from typing import Any, TypeVar
 
 import attrs
 
-from vllmfront.errors import ConfigurationError
+from vllmfront.environment import whole_number
 
 _T = TypeVar("_T")
 
 DEFAULT_FUEL = 500_000
 """Steps of a rendering, if ``VLLM_CHAT_TEMPLATE_FUEL`` does not say otherwise."""
-
-_MAX_DIGITS = 18
-"""More fuel than these write is no more fuel."""
 
 _STEPS_PER_ITEM = 5_000
 """Steps that each message, tool and document adds: a long conversation is not the template's
@@ -187,14 +184,7 @@ def fuel_from_environment(environ: Mapping[str, str]) -> int:
     Raises:
         ConfigurationError: It is no positive number.
     """
-    text = environ.get("VLLM_CHAT_TEMPLATE_FUEL", "")
-    if not text:
-        return DEFAULT_FUEL
-    if not (text.isascii() and text.isdecimal() and int(text[:_MAX_DIGITS]) > 0):
-        raise ConfigurationError(
-            f"VLLM_CHAT_TEMPLATE_FUEL must be a positive number of steps, not {text!r}"
-        )
-    return int(text[:_MAX_DIGITS])
+    return whole_number(environ, "VLLM_CHAT_TEMPLATE_FUEL", DEFAULT_FUEL, low=1)
 
 
 current_budget: ContextVar[Budget] = ContextVar("current_budget")

@@ -22,9 +22,9 @@ from vllmfront.api.metrics import HttpMetrics
 from vllmfront.api.openai import OpenAiRoutes
 from vllmfront.api.routes import open_operator_router
 from vllmfront.engine import EngineClient, TerminalCause
+from vllmfront.environment import whole_number
 from vllmfront.errors import ConfigurationError
 from vllmfront.lifecycles._config import ServeConfig, ServerConfig
-from vllmfront.lifecycles._environment import whole_number
 from vllmfront.lifecycles._facts import Facts
 from vllmfront.lifecycles._model import DrainingSlot
 from vllmfront.lifecycles._one_error import one_error

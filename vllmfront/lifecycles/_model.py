@@ -8,7 +8,7 @@ from pathlib import Path
 import attrs
 import trio
 
-from vllmfront.api.openai import ModelService, ServiceOptions, ServiceSlot
+from vllmfront.api.openai import ModelService, ServiceOptions, ServiceSlot, shutting_down
 from vllmfront.chat import (
     ChatOptions,
     ChatRenderer,
@@ -19,7 +19,7 @@ from vllmfront.chat import (
     is_inline_template,
 )
 from vllmfront.engine import EngineClient, EngineState, GuardLimits
-from vllmfront.errors import ConfigurationError, EngineUnavailable
+from vllmfront.errors import ConfigurationError
 from vllmfront.lifecycles._config import ChatConfig, ServeConfig
 from vllmfront.lifecycles._one_error import one_error
 from vllmfront.models import ModelDescription, load_model_description, read_text, resolve_model
@@ -47,7 +47,7 @@ class DrainingSlot(ServiceSlot):
 
     def require(self) -> ModelService:
         if self.closed:
-            raise EngineUnavailable("The server is shutting down.")
+            raise shutting_down()
         return super().require()
 
 

@@ -23,10 +23,10 @@ from vllmfront.api.http import ListenConfig as HttpListenConfig
 from vllmfront.api.http import Listener, open_listeners
 from vllmfront.engine import EngineClient, EngineClientConfig, open_engine_client
 from vllmfront.engine.transport import remove_stale_sockets
+from vllmfront.environment import positive_number, switch
 from vllmfront.lifecycles._api import FLUSH_BUDGET, ApiServer
 from vllmfront.lifecycles._config import ListenConfig, ServeConfig
 from vllmfront.lifecycles._engine import STOP_BUDGET, ManagedEngine
-from vllmfront.lifecycles._environment import positive_number, switch
 from vllmfront.lifecycles._last_resort import serve_last_resort
 from vllmfront.lifecycles._model import DrainingSlot, ModelLoader
 from vllmfront.lifecycles._one_error import one_error

@@ -7,6 +7,7 @@ from typing import Any
 import attrs
 
 from vllmfront.engine import STRUCTURED_BACKENDS, RepetitionDetection
+from vllmfront.environment import whole_number
 from vllmfront.errors import ConfigurationError
 
 
@@ -126,18 +127,11 @@ class SamplingLimits:
             )
         return cls(
             max_logprobs=max_logprobs,
-            max_stop_strings=_positive(environ, "VLLM_MAX_STOP_STRINGS", 4),
-            max_bad_words=_positive(environ, "VLLM_MAX_NUM_BAD_WORDS", 128),
-            max_bad_word_tokens=_positive(environ, "VLLM_MAX_BAD_WORDS_TOTAL_TOKENS", 1024),
-            max_choices=_positive(environ, "VLLM_MAX_N_SEQUENCES", 16384),
+            max_stop_strings=whole_number(environ, "VLLM_MAX_STOP_STRINGS", 4, low=1),
+            max_bad_words=whole_number(environ, "VLLM_MAX_NUM_BAD_WORDS", 128, low=1),
+            max_bad_word_tokens=whole_number(
+                environ, "VLLM_MAX_BAD_WORDS_TOTAL_TOKENS", 1024, low=1
+            ),
+            max_choices=whole_number(environ, "VLLM_MAX_N_SEQUENCES", 16384, low=1),
             structured_backend=structured_backend,
         )
-
-
-def _positive(environ: Mapping[str, str], name: str, default: int) -> int:
-    text = environ.get(name, "")
-    if not text:
-        return default
-    if not text.isdecimal() or int(text) < 1:
-        raise ConfigurationError(f"{name} must be a positive integer, got {text!r}.")
-    return int(text)

@@ -4,6 +4,9 @@ from collections.abc import Mapping
 
 from vllmfront.errors import ConfigurationError
 
+_MAX_DIGITS = 18
+"""What a number is cut to: more makes no difference, and Python reads no number of thousands."""
+
 
 def whole_number(environ: Mapping[str, str], name: str, default: int, *, low: int = 0) -> int:
     """Read a number of at least *low*; an empty variable counts as unset.
@@ -14,9 +17,10 @@ def whole_number(environ: Mapping[str, str], name: str, default: int, *, low: in
     text = environ.get(name)
     if not text:
         return default
-    if not text.isascii() or not text.isdecimal() or int(text) < low:
+    digits = text[:_MAX_DIGITS]
+    if not text.isascii() or not text.isdecimal() or int(digits) < low:
         raise ConfigurationError(f"{name} must be a whole number of at least {low}, not {text!r}")
-    return int(text)
+    return int(digits)
 
 
 def positive_number(environ: Mapping[str, str], name: str, default: float) -> float:
