@@ -55,13 +55,11 @@ def lower_sampling(
     budget = _thinking_budget(request.thinking_token_budget)
     numbers = resolve_numbers(request, defaults)
     n = _choices(request, numbers["temperature"])
-    stop_ids = request.stop_token_ids or ()
-    check_ids("stop_token_ids", stop_ids, vocab_size)
+    stops, eos, all_stops = _stop_ids(request, vocab_size, defaults, tokenizer)
     bias = _logit_bias(request.logit_bias, vocab_size)
     logprob_ids = request.logprob_token_ids or None
     check_ids("logprob_token_ids", logprob_ids or (), vocab_size)
     allowed = _allowed_ids(request.allowed_token_ids, vocab_size)
-    stops, eos, all_stops = _stop_ids(stop_ids, bool(request.ignore_eos), defaults, tokenizer)
     return SamplingParams(
         n=n,
         **numbers,
@@ -204,22 +202,24 @@ def _logit_bias(bias: Mapping[str, float] | None, vocab_size: int) -> dict[int, 
 
 
 def _stop_ids(
-    wanted: Sequence[int], ignore_eos: bool, defaults: GenerationDefaults, tokenizer: Tokenizer
+    request: SamplingRequest, vocab_size: int, defaults: GenerationDefaults, tokenizer: Tokenizer
 ) -> tuple[tuple[int, ...], int | None, tuple[int, ...]]:
     """Return the ids that stop, the EOS id that stops, and the sorted union of all.
 
     The model's further EOS ids stop as if the client had asked for them, in order. With
-    *ignore_eos* none of them stops, but all are still masked until ``min_tokens``.
+    ``ignore_eos`` none of them stops, but all are still masked until ``min_tokens``.
     """
+    wanted = request.stop_token_ids or ()
+    check_ids("stop_token_ids", wanted, vocab_size)
     primary = tokenizer.eos_token_id
     further = sorted(i for i in defaults.eos_token_ids if i != primary)
     everything = {*wanted, *defaults.eos_token_ids}
     if primary is not None:
         everything.add(primary)
     stops = list(wanted)
-    if not ignore_eos:
+    if not request.ignore_eos:
         stops += [i for i in further if i not in stops]
-    return tuple(stops), None if ignore_eos else primary, tuple(sorted(everything))
+    return tuple(stops), None if request.ignore_eos else primary, tuple(sorted(everything))
 
 
 def _extra_args(request: SamplingRequest) -> dict[str, Any] | None:
