@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from vllmfront.engine.guard import are_token_ids
 from vllmfront.errors import RequestRejected
 from vllmfront.text._request import SamplingRequest, Surface
+from vllmfront.text._tokenizer import as_list
 
 
 def fit_prompt(
@@ -27,7 +28,7 @@ def fit_prompt(
     length = len(token_ids)
     # Of a prompt that does not fit a part is looked at: it may hold millions of ids.
     looked_at = token_ids if length < max_model_len else token_ids[:_LOOKED_AT]
-    fitting = looked_at if isinstance(looked_at, list) else list(looked_at)
+    fitting = as_list(looked_at)
     if not known:
         check_ids("prompt", fitting, vocab_size)
     if length < max_model_len:

@@ -32,7 +32,7 @@ def _no_surrogates() -> Iterator[None]:
         ) from error
 
 
-def _as_list(token_ids: Sequence[int]) -> list[int]:
+def as_list(token_ids: Sequence[int]) -> list[int]:
     """Make a list in pieces, so that the GIL is free in between."""
     if isinstance(token_ids, list):
         return token_ids
@@ -119,7 +119,7 @@ class Tokenizer:
         Raises:
             RequestRejected: As ``encode``.
         """
-        return await self.encode_then(_as_list, text, add_special_tokens)
+        return await self.encode_then(as_list, text, add_special_tokens)
 
     async def encode_then(
         self, use: Callable[[Sequence[int]], _T], text: str, add_special_tokens: bool = True

@@ -25,6 +25,44 @@ from vllmfront.text import (
 )
 
 
+async def fit_text(
+    service: ModelService, sampling: SamplingRequest, text: str, *, special_tokens: bool
+) -> list[int]:
+    """Encode a prompt, and fit and check it, all in a worker thread where it is long.
+
+    Raises:
+        RequestRejected: It does not fit.
+    """
+    tokenizer = service.tokenizer
+
+    def fit(token_ids: Sequence[int]) -> list[int]:
+        known = tokenizer.stays_in_vocabulary
+        return fit_ids(service, sampling, token_ids, known=known)
+
+    return await tokenizer.encode_then(fit, text, special_tokens)
+
+
+def fit_ids(
+    service: ModelService,
+    sampling: SamplingRequest,
+    token_ids: Sequence[int],
+    *,
+    known: bool = False,
+) -> list[int]:
+    """Fit and check a prompt; *known* ids are in the vocabulary for certain.
+
+    Raises:
+        RequestRejected: It does not fit.
+    """
+    return fit_prompt(
+        token_ids,
+        sampling,
+        max_model_len=service.max_model_len,
+        vocab_size=service.tokenizer.vocab_size,
+        known=known,
+    )
+
+
 @attrs.frozen(kw_only=True)
 class Admission:
     """One HTTP request on its way to the engines, with what its answer depends on."""
@@ -50,21 +88,13 @@ class Admission:
         request_id: str,
         template_kwargs: Mapping[str, Any],
     ) -> EngineRequest:
-        """Fit and check a prompt, and resolve the sampling for it.
+        """Resolve the sampling for a prompt, which ``fit_text`` or ``fit_ids`` returned.
 
         Raises:
-            RequestRejected: The prompt does not fit, or a value does not.
+            RequestRejected: The prompt is empty, or a value does not fit.
         """
         service, sampling, body = self.service, self.sampling, self.body
         max_model_len = service.max_model_len
-        vocab_size = service.tokenizer.vocab_size
-        token_ids = fit_prompt(
-            token_ids,
-            sampling,
-            max_model_len=max_model_len,
-            vocab_size=vocab_size,
-            known=service.tokenizer.stays_in_vocabulary and not given_as_ids,
-        )
         if not token_ids:
             reject_empty_prompt(sampling.surface, request_id, given_as_ids=given_as_ids)
 

@@ -1,7 +1,7 @@
 """``POST /v1/chat/completions``."""
 
 from vllmfront.api.http import HttpRequest, ResponseWriter
-from vllmfront.api.openai._admission import Admission
+from vllmfront.api.openai._admission import Admission, fit_text
 from vllmfront.api.openai._answers import AnswerParts, chat_answer, is_short
 from vllmfront.api.openai._body import Body
 from vllmfront.api.openai._chat_request import (
@@ -67,8 +67,11 @@ class ChatCompletions:
         rendered = await self._offload.run(
             short_chat and chat.chat_template is None, lambda: service.renderer.render(chat)
         )
-        token_ids = await service.tokenizer.encode_async(
-            rendered.text, bool(body.add_special_tokens)
+        token_ids = await fit_text(
+            service,
+            prepared.request,
+            rendered.text,
+            special_tokens=bool(body.add_special_tokens),
         )
         marks = read_marks(request, body, service, _ID_PREFIX)
         admission = Admission(

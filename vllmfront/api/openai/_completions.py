@@ -7,7 +7,7 @@ import attrs
 import trio
 
 from vllmfront.api.http import HttpRequest, ResponseWriter
-from vllmfront.api.openai._admission import Admission
+from vllmfront.api.openai._admission import Admission, fit_ids, fit_text
 from vllmfront.api.openai._answers import AnswerParts, completion_answer, is_short
 from vllmfront.api.openai._body import Body
 from vllmfront.api.openai._completion_request import (
@@ -242,16 +242,17 @@ async def _answer(
 
 async def _engine_requests(admission: Admission, prompts: Sequence[Prompt]) -> list[EngineRequest]:
     """Encode the prompts and make an engine request of each."""
-    body, tokenizer = admission.body, admission.service.tokenizer
+    service, sampling = admission.service, admission.sampling
+    special_tokens = admission.body.add_special_tokens is not False
     requests = []
     for number, prompt in enumerate(prompts):
         if number % _PROMPTS_A_TURN == _PROMPTS_A_TURN - 1:
             await trio.lowlevel.checkpoint()
         given_as_ids = not isinstance(prompt, str)
         token_ids = (
-            list(prompt)
+            fit_ids(service, sampling, prompt)
             if not isinstance(prompt, str)
-            else await tokenizer.encode_async(prompt, body.add_special_tokens is not False)
+            else await fit_text(service, sampling, prompt, special_tokens=special_tokens)
         )
         requests.append(
             await admission.engine_request(
