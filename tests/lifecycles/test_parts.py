@@ -6,7 +6,6 @@ import attrs
 import pytest
 
 from tests.lifecycles.rig import config
-from vllmfront.environment import positive_number, switch, whole_number
 from vllmfront.errors import ConfigurationError, EngineDied
 from vllmfront.lifecycles import EngineConfig, ServerConfig, TlsConfig
 from vllmfront.lifecycles._api import http_config
@@ -51,20 +50,6 @@ def test_certificates_reach_the_server() -> None:
 def test_a_body_limit_that_is_no_number_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match="VLLM_HTTP_MAX_REQUEST_BODY_SIZE"):
         http_config(ServerConfig(), {"VLLM_HTTP_MAX_REQUEST_BODY_SIZE": text})
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "inf", "nan", "x"])
-def test_a_number_that_is_not_positive_is_refused(text: str) -> None:
-    with pytest.raises(ConfigurationError, match="VARIABLE must be a positive number"):
-        positive_number({"VARIABLE": text}, "VARIABLE", 1.0)
-
-
-def test_an_empty_variable_is_unset() -> None:
-    assert positive_number({"VARIABLE": ""}, "VARIABLE", 7.5) == 7.5
-    assert positive_number({"VARIABLE": "2.5"}, "VARIABLE", 7.5) == 2.5
-    assert whole_number({"VARIABLE": ""}, "VARIABLE", 7) == 7
-    assert not switch({}, "VARIABLE")
-    assert switch({"VARIABLE": "True"}, "VARIABLE")
 
 
 def test_an_operators_template_is_a_file_or_a_template(tmp_path: Path) -> None:
