@@ -208,7 +208,7 @@ class HttpServer:
                     accepting.start_soon(self._accept_from, listener, nursery, name=name)
 
 
-async def serve_http(
+async def serve_http(  # noqa: ASYNC128 (its second half calls it)
     listeners: Sequence[Listener],
     handler: Handler,
     config: HttpConfig,
