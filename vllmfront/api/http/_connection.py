@@ -19,7 +19,7 @@ from vllmfront.api.http._state import ServerState
 from vllmfront.api.http._tls import TlsSession
 from vllmfront.api.http._wakeup import Wakeup
 
-logger = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
@@ -106,7 +106,7 @@ class Connection:
                         self._say_goodbye()
                     nursery.cancel_scope.cancel(reason="connection served")
         except Exception:
-            logger.exception("An HTTP connection failed")
+            _LOGGER.exception("An HTTP connection failed")
         finally:
             self._close()
 
@@ -241,7 +241,7 @@ class Connection:
             await state.handler(request, response)
             returned = True
         except Exception:
-            logger.exception("The handler of %s %s failed", request.method, request.path)
+            _LOGGER.exception("The handler of %s %s failed", request.method, request.path)
             returned = True
         finally:
             state.requests_active -= 1
@@ -261,11 +261,11 @@ class Connection:
             self._abandoned = self._stopping = True
             self._reset = self._reset or response.close_delimited
             if self.close_cause is None:
-                logger.error("%s %s was left without its end", request.method, request.path)
+                _LOGGER.error("%s %s was left without its end", request.method, request.path)
 
     def _answer_rejection(self, rejection: Rejection) -> None:
         self._state.rejected[rejection.status] += 1
-        logger.debug("Refused a request with %d: %s", rejection.status, rejection.reason)
+        _LOGGER.debug("Refused a request with %d: %s", rejection.status, rejection.reason)
         if isinstance(rejection, Http2Preface):
             return
         headers = [(b"content-type", b"application/json")] if rejection.body else []

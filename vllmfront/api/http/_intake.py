@@ -15,7 +15,7 @@ from vllmfront.api.http._rejection import Rejection
 from vllmfront.api.http._state import ServerState
 from vllmfront.api.http._tls import TlsSession
 
-logger = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 _RECEIVE_BYTES = 64 * 1024
 _MAX_AHEAD_BYTES = 64 * 1024
@@ -134,7 +134,7 @@ class Intake:
         try:
             self._read()
         except Exception:
-            logger.exception("Reading from an HTTP connection failed")
+            _LOGGER.exception("Reading from an HTTP connection failed")
             self._unwatch()
             self._owner.on_failure()
 
