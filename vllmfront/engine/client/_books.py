@@ -110,9 +110,11 @@ class Books:
 
     def leave(self, stream: RequestStream, cause: TerminalCause) -> None:
         """Abort the children of *stream* that live: one message for each engine."""
-        live = [child for child in stream.children if child.live]
-        self.abort(live)
-        for child in live:
+        self._abort_and_end([child for child in stream.children if child.live], cause)
+
+    def _abort_and_end(self, children: Sequence[Child], cause: TerminalCause) -> None:
+        self.abort(children)
+        for child in children:
             # The abort may have found the engine gone, which has ended all of its children.
             if child.live:
                 self.end(child, cause)
@@ -166,10 +168,7 @@ class Books:
         children = list(children)
         for child in children:
             if child.live and self.push_pending(child):
-                self.abort([child])
-                # The abort may have found the engine gone, which has ended its children.
-                if child.live:
-                    self.end(child, TerminalCause.STOP)
+                self._abort_and_end([child], TerminalCause.STOP)
         return [child for child in children if child.live]
 
     def abort(self, children: Iterable[Child]) -> None:
