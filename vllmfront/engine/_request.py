@@ -148,3 +148,6 @@ class EngineRequest:
     resumable: bool = False
     abort_immediately: bool = False
     kv_hints: Mapping[str, Any] | None = None
+    deadline: float | None = None
+    """When to end it with ``RequestTimedOut``, by ``trio.current_time()``, whether it runs by
+    then or still waits for an engine; None lets it take its time. Not sent to the engine."""

@@ -49,6 +49,24 @@ class EngineClientConfig:
     randomize_ids: bool = True
     """Whether internal ids get a suffix. False where clients promise unique ids."""
 
+    stall_timeout: float = attrs.field(default=60.0, validator=validators.gt(0))
+    """Seconds of silence, with requests in flight, after which an engine counts as STALLED."""
+
+    stall_restart: float | None = attrs.field(
+        default=None, validator=validators.optional(validators.gt(0))
+    )
+    """Seconds of such silence after which it is lost, so that whoever manages it restarts it."""
+
+    recovery_wait: float = attrs.field(default=30.0, validator=validators.ge(0))
+    """Seconds that a request may wait for an engine in place of one that was lost; 0 waits for
+    none, and a request of a lost engine ends with it unless another engine serves."""
+
+    request_retries: int = attrs.field(default=2, validator=validators.ge(0))
+    """How often one engine request may be sent again after its engine was lost."""
+
+    continuation: bool = True
+    """Whether a request that has delivered tokens goes on elsewhere when its engine is lost."""
+
     count_metrics: bool = True
     """False counts terminal causes and faults alone."""
 
