@@ -29,6 +29,8 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
         (["serve", "m", "--tool-call-parser", "hermes"], 1),
         (["serve", "m", "--reasoning-parser", "qwen3"], 1),
         (["serve", "m", "-dp", "0"], 1),
+        (["serve", "m", "--engine-stall-restart", "59"], 1),
+        (["serve", "m", "-dpl", "0", "--engine-stall-restart", "90"], 1),
         (["serve", "m", "-dp", "1", "-dpl", "2"], 1),
     ],
 )

@@ -8,7 +8,7 @@ from vllmfront.cli import _serve_flags as table
 from vllmfront.cli import _unserved_flags as unserved
 from vllmfront.cli._parse import build_parser, parse
 from vllmfront.cli._serve import build_config, shared_words, split_words
-from vllmfront.lifecycles import ServeConfig
+from vllmfront.lifecycles import RestartConfig, RestartIntensity, ServeConfig
 
 
 def config(*words: str, environment: Mapping[str, str] | None = None) -> ServeConfig:
@@ -69,8 +69,42 @@ def test_values_arrive_with_their_types() -> None:
     assert made.server.tls.certfile == "c"
 
 
+def test_the_managed_engine_is_restarted_by_default() -> None:
+    restart = config().engine.restart
+
+    assert restart.enabled
+    assert (restart.intensity.restarts, restart.intensity.seconds) == (3, 600.0)
+    assert config().engine.stall_timeout == 60.0
+    assert config().engine.stall_restart is None
+
+
+def test_restarts_are_as_asked_for() -> None:
+    made = config(
+        *("--engine-restart", "transient", "--engine-restart-intensity", "5/90.5"),
+        *("--engine-restart-backoff", "0.5", "--engine-restart-backoff-cap", "8"),
+        *("--engine-restart-backoff-reset", "30", "--engine-stall-timeout", "20"),
+        *("--engine-stall-restart", "40"),
+    ).engine
+
+    assert made.restart == RestartConfig(
+        kind="transient",
+        intensity=RestartIntensity(5, 90.5),
+        backoff=0.5,
+        backoff_cap=8.0,
+        backoff_reset=30.0,
+    )
+    assert (made.stall_timeout, made.stall_restart) == (20.0, 40.0)
+
+
+@pytest.mark.parametrize(
+    "words", [("--engine-restart", "never"), ("--engine-restart-intensity", "0/60")]
+)
+def test_restarts_can_be_switched_off(words: Sequence[str]) -> None:
+    assert not config(*words).engine.restart.enabled
+
+
 def test_keys_are_in_no_repr() -> None:
-    assert "secret" not in repr(config("--api-key", "secret"))
+    assert "secret" not in repr(config("--api-key", "secret", "--admin-api-key", "secret"))
 
 
 def test_the_environment_fills_what_is_not_given() -> None:
@@ -180,6 +214,12 @@ def test_unknown_options_go_to_the_engine() -> None:
         (["m", "--limit-mm-per-prompt", '{"image": -1}'], "expected an item count"),
         (["m", "--structured-outputs-config", '{"backend": "nah"}'], "unknown backend"),
         (["m", "--api-key", ""], "must not be empty"),
+        (["m", "--admin-api-key", ""], "must not be empty"),
+        (["m", "--engine-restart", "no"], "expected one of: permanent, transient, never"),
+        (["m", "--engine-restart-intensity", "3"], "expected N/SECONDS, as 3/600"),
+        (["m", "--engine-restart-intensity", "x/600"], "not a whole number"),
+        (["m", "--engine-restart-intensity", "3/0"], "must be a positive number of seconds"),
+        (["m", "--engine-restart-backoff", "0"], "must be a positive number of seconds"),
         (["m", "--lora-modules", "a=b"], "LoRA adapters is not part of this build yet"),
         (["m", "--headless"], "a node without a frontend is not part of this build yet"),
         (["m", "--grpc-port", "1"], "gRPC is not part of this build yet"),

@@ -19,6 +19,7 @@ from vllmfront.lifecycles import (
     EngineConfig,
     ListenConfig,
     ModelConfig,
+    RestartConfig,
     ServeConfig,
     ServerConfig,
     TlsConfig,
@@ -73,6 +74,7 @@ def build_config(model: str, given: Given, engine_words: Sequence[str]) -> Serve
         engine=EngineConfig(
             arguments=tuple(engine_words),
             shared_arguments=tuple(shared_words(given)),
+            restart=RestartConfig(**sections.get("engine.restart", {})),
             **sections.get("engine", {}),
         ),
         chat=ChatConfig(**sections.get("chat", {})),

@@ -23,6 +23,17 @@ SERVER = Group(
             help="require this key from clients; may be given several times",
         ),
         Flag(
+            name="--admin-api-key",
+            target="server.admin_api_keys",
+            arity=Arity.REPEATED,
+            parse=values.non_empty,
+            metavar="KEY",
+            help=(
+                "require this key for what only operators may see and do; may be given several "
+                "times; --api-key when not given"
+            ),
+        ),
+        Flag(
             name="--enable-log-requests",
             target="server.log_requests",
             arity=Arity.SWITCH,

@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from vllmfront.lifecycles import RestartIntensity
+
 
 def integer(low: int, high: int) -> Callable[[str], int]:
     """Read a whole number from *low* to *high*."""
@@ -40,6 +42,14 @@ def positive_seconds(text: str) -> float:
     if value == 0:
         raise ValueError("must be a positive number of seconds")
     return value
+
+
+def rate(text: str) -> RestartIntensity:
+    """Read so many restarts within so many seconds, as ``3/600``."""
+    count, slash, span = text.partition("/")
+    if not slash:
+        raise ValueError("expected N/SECONDS, as 3/600")
+    return RestartIntensity(integer(0, 1_000_000)(count), positive_seconds(span))
 
 
 def non_empty(text: str) -> str:

@@ -86,7 +86,7 @@ class ApiServer:
                 Edge(
                     handler=router,
                     allowed=router.allowed,
-                    access=AccessControl(server.api_keys),
+                    access=AccessControl(server.api_keys, server.admin_api_keys),
                     cors=CorsPolicy(
                         allowed_origins=server.cors.origins,
                         allowed_methods=server.cors.methods,

@@ -20,6 +20,43 @@ class ListenConfig:
     """Path of a Unix socket; host and port are then ignored."""
 
 
+@attrs.frozen
+class RestartIntensity:
+    """So many restarts within so many seconds."""
+
+    restarts: int = 3
+    seconds: float = 600.0
+
+    def __str__(self) -> str:
+        return f"{self.restarts}/{self.seconds:g}"
+
+
+@attrs.frozen(kw_only=True)
+class RestartConfig:
+    """What follows the end of the managed engine, when nobody has asked for it."""
+
+    kind: str = "permanent"
+    """``permanent`` and ``transient``: it is started again, since any such end is a failure;
+    ``never``: the server ends with it."""
+
+    intensity: RestartIntensity = attrs.field(factory=RestartIntensity)
+    """Restarts that are tolerated, in a clock that stands still while the engine loads."""
+
+    backoff: float = 1.0
+    """Seconds before the first restart; doubled at each that follows."""
+
+    backoff_cap: float = 60.0
+    """The longest pause, in seconds."""
+
+    backoff_reset: float = 60.0
+    """Seconds that an engine must have served for the pauses to start over."""
+
+    @property
+    def enabled(self) -> bool:
+        """Whether there are restarts at all."""
+        return self.kind != "never" and self.intensity.restarts > 0
+
+
 @attrs.frozen(kw_only=True)
 class EngineConfig:
     """Where engines come from, and how they find us."""
@@ -41,6 +78,13 @@ class EngineConfig:
 
     ready_timeout: float = 600.0
     """Seconds for each phase of the start-up."""
+
+    restart: RestartConfig = attrs.field(factory=RestartConfig)
+    stall_timeout: float = 60.0
+    """Seconds of silence, with requests in flight, after which an engine counts as stalled."""
+
+    stall_restart: float | None = None
+    """Seconds of such silence after which the managed engine is restarted; None: never."""
 
     arguments: Sequence[str] = ()
     """Words that we hand to the managed engine untouched."""
@@ -136,6 +180,9 @@ class ServerConfig:
     api_keys: Sequence[str] = attrs.field(default=(), repr=False)
     """Secrets, hence in no repr and no log."""
 
+    admin_api_keys: Sequence[str] = attrs.field(default=(), repr=False)
+    """Secrets for what only operators may see and do; empty: the others open that, too."""
+
     shutdown_timeout: float = 0.0
     """Seconds for running requests to finish after the first signal."""
 
@@ -184,6 +231,7 @@ class ServeConfig:
                 f"--data-parallel-size-local {local} exceeds "
                 f"--data-parallel-size {engine.data_parallel_size}"
             )
+        self._check_restarts()
         if tls.certfile is None and (tls.keyfile or tls.ca_certs or tls.cert_reqs or tls.ciphers):
             raise ConfigurationError(
                 "--ssl-certfile is required to enable TLS; --ssl-keyfile/--ssl-ca-certs/"
@@ -198,3 +246,18 @@ class ServeConfig:
                     f"{flag} {parser}: this build has no parsers yet, tool calls and reasoning "
                     "stay plain content; use `auto` or `none`"
                 )
+
+    def _check_restarts(self) -> None:
+        engine = self.engine
+        if engine.stall_restart is None:
+            return
+        if not engine.managed:
+            raise ConfigurationError(
+                "--engine-stall-restart restarts an engine that we started; this one is started "
+                "elsewhere (--data-parallel-size-local 0): remove the option"
+            )
+        if engine.stall_restart < engine.stall_timeout:
+            raise ConfigurationError(
+                f"--engine-stall-restart {engine.stall_restart:g} must not be below "
+                f"--engine-stall-timeout {engine.stall_timeout:g}"
+            )
