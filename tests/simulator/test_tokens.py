@@ -57,3 +57,21 @@ def test_answers_depend_on_seed_and_history() -> None:
     assert one.best(state_of(one, [5])) == one.best(state_of(one, [5]))
     assert one.best(state_of(one, [5])) != one.best(state_of(one, [6]))
     assert one.best(state_of(one, [5])) != other.best(state_of(other, [5]))
+
+
+@given(sources, histories, st.lists(st.integers(0, 2999), min_size=1, max_size=8))
+def test_an_answer_goes_on_where_a_longer_prompt_takes_it_up(
+    source: TokenSource, prompt: list[int], more: list[int]
+) -> None:
+    state = state_of(source, prompt)
+    for token in more:
+        state = source.extend(state, token)
+
+    assert state == state_of(source, prompt + more)
+
+
+def test_texts_end_as_often_as_they_should() -> None:
+    source = TokenSource(1, 500)
+    ends = sum(source.ends(state_of(source, [number]), 0.2) for number in range(2000))
+
+    assert math.isclose(ends / 2000, 0.2, abs_tol=0.03)

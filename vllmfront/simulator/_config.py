@@ -65,6 +65,14 @@ class SimulatorConfig:
     start_delay: float = attrs.field(default=0.0, validator=validators.ge(0))
     """Between INIT and registration: the time that a model takes to load."""
 
+    rejoin_after: float | None = attrs.field(
+        default=None, validator=validators.optional(validators.ge(0))
+    )
+    """How long a rank that has ended stays away before it joins anew; None: for ever."""
+
+    first_life: int = attrs.field(default=0, validator=validators.ge(0))
+    """Which life of its ranks this is, for a supervisor that starts them again itself."""
+
     script: Script = attrs.field(factory=Script)
 
     def __attrs_post_init__(self) -> None:

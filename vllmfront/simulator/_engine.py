@@ -27,6 +27,7 @@ from vllmfront.simulator._core import SimulatedCore
 from vllmfront.simulator._frames import FrameWriter
 from vllmfront.simulator._judge import deafening_fault
 from vllmfront.simulator._messages import Answer, Death, Message, Raw, StepOutput, Vanishing
+from vllmfront.simulator._rim import Rim, StartPhase
 from vllmfront.simulator._sockets import (
     DEATH_LINGER_MS,
     Context,
@@ -57,8 +58,9 @@ class EngineSnapshot:
 class SimulatedEngine:
     """One rank; alive while ``serve`` runs. Its methods make it fail in the ways engines do."""
 
-    def __init__(self, config: SimulatorConfig, rank: int) -> None:
+    def __init__(self, config: SimulatorConfig, rank: int, rim: Rim | None = None) -> None:
         self.rank = rank
+        self._rim = Rim() if rim is None else rim
         self._config = config
         self._core = SimulatedCore(config)
         self._writer = FrameWriter(config, rank)
@@ -69,6 +71,7 @@ class SimulatedEngine:
         self._deaf: str | None = None
         self._mute = False
         self._ended = trio.CancelScope()
+        self._rim.attach(self)
 
     def __repr__(self) -> str:
         return f"<SimulatedEngine {self.snapshot()}>"
@@ -107,7 +110,8 @@ class SimulatedEngine:
     ) -> None:
         """Join the frontend's handshake, then serve until the rank dies.
 
-        Started once registered. After a death it returns; cancelled, it closes its sockets.
+        Started once registered. After a death it returns, also after one that the rim brought
+        about before it was registered; cancelled, it closes its sockets.
 
         Raises:
             ProtocolError: the frontend's INIT makes no sense.
@@ -118,11 +122,18 @@ class SimulatedEngine:
             )
             local, headless = self._config.local, self._config.headless
             handshake.send(encode_hello(Hello(local=local, headless=headless)))
+            if not await self._passes(StartPhase.HELLO):
+                return
             init = decode_init((await handshake.receive())[0].bytes)
             await trio.sleep(self._config.start_delay)
+            if not await self._passes(StartPhase.INIT):
+                return
             self._connect(context, init.addresses, stack)
+            if not await self._passes(StartPhase.REGISTERED):
+                return
             handshake.send(encode_ready(Ready(local=local, headless=headless)))
             logger.info("rank %d: registered with %s", self.rank, self._config.handshake)
+            self._rim.reached(StartPhase.READY, trio.current_time())
             self._ready.set()
             task_status.started()
             with self._ended:
@@ -132,6 +143,15 @@ class SimulatedEngine:
                     await self._step()
             if self._core.dead is not None:
                 logger.warning("rank %d ended: %s", self.rank, self._core.dead)
+
+    async def _passes(self, phase: StartPhase) -> bool:
+        """Take a step of the start at the rim's pace; return whether the engine lives on."""
+        goes_on = self._rim.reached(phase, trio.current_time())
+        await trio.sleep_until(self._rim.asleep_until())
+        if not goes_on:
+            self._core.dead = f"vanished after {phase.name}"
+            logger.warning("rank %d ended: %s", self.rank, self._core.dead)
+        return goes_on
 
     def _connect(self, context: Context, addresses: EngineAddresses, stack: ExitStack) -> None:
         if addresses.coordinator_input is not None:
@@ -168,7 +188,9 @@ class SimulatedEngine:
             fault = deafening_fault(message.request.sampling)
             if fault is not None:
                 raise ProtocolError(f"{fault} out of range")
-        self._core.receive(message, trio.current_time())
+        now = trio.current_time()
+        if self._rim.hears(message, now):
+            self._core.receive(message, now)
         self._kick.set()
 
     def _deafen(self, reason: str) -> None:
@@ -187,16 +209,22 @@ class SimulatedEngine:
         while True:
             self._kick = trio.Event()
             now = trio.current_time()
+            self._rim.tick(now)
+            if self._rim.asleep_until() > now:
+                await trio.sleep_until(self._rim.asleep_until())
+                continue
             self._flush(self._core.advance(now))
             wake = self._core.wake_at(now)
             if wake is not None and wake <= now:
                 await trio.lowlevel.checkpoint()
             else:
-                with trio.move_on_at(math.inf if wake is None else wake):
+                with trio.move_on_at(min(self._rim.wake_at(), math.inf if wake is None else wake)):
                     await self._kick.wait()
 
     def _flush(self, messages: Iterable[Message]) -> None:
         for message in messages:
+            if self._ended.cancel_called:
+                return  # the rim has ended the engine with the message before
             if isinstance(message, Death):
                 for pusher in self._outputs:
                     pusher.send([DEAD_FRAME])
@@ -208,7 +236,8 @@ class SimulatedEngine:
                 # The output thread of a real engine ends here; everything after is silence.
                 self._mute = True
             elif not self._mute:
-                self._outputs[message.client].send(self._encode(message))
+                for frames in self._rim.says(message, self._encode, trio.current_time()):
+                    self._outputs[message.client].send(frames)
 
     def _encode(self, message: StepOutput | Answer | Raw) -> list[bytes]:
         if isinstance(message, StepOutput):

@@ -36,7 +36,6 @@ class Sampler:
     _sums: list[float] | None
     _random: random.Random
     _eos_chance: float
-    _eos_random: random.Random
     _masked_first: frozenset[int]
     plain: bool
     """Whether the most likely token is always right: the fast path."""
@@ -53,7 +52,6 @@ class Sampler:
         seed = params.seed if params.seed is not None else nth
         self._random = random.Random(mix(state ^ mix(seed & (2**64 - 1))))  # noqa: S311
         self._eos_chance = eos_chance if params.eos_token_id is not None else 0.0
-        self._eos_random = random.Random(state)  # noqa: S311
         self._masked_first = frozenset(params.all_stop_token_ids if params.min_tokens else ())
         self.plain = (
             greedy
@@ -73,7 +71,7 @@ class Sampler:
             self._eos_chance
             and params.eos_token_id is not None
             and len(output) >= params.min_tokens
-            and self._eos_random.random() < self._eos_chance
+            and self._source.ends(state, self._eos_chance)
         ):
             return params.eos_token_id
         distribution = self._source.distribution(state)

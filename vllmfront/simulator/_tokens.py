@@ -11,6 +11,9 @@ import math
 import attrs
 
 MASK = (1 << 64) - 1
+END_SALT = 0xD1B54A32D192ED03
+"""Keeps the choice of an end apart from that of a token."""
+
 LOG_ZETA_2 = math.log(math.pi**2 / 6)
 """Normalises probabilities proportional to 1 / rank**2."""
 
@@ -73,6 +76,10 @@ class TokenSource:
         """Return the most likely next token: what greedy sampling takes."""
         ranked = self.vocab_size - self.first_token_id
         return self.first_token_id + mix(state) % ranked
+
+    def ends(self, state: int, chance: float) -> bool:
+        """Tell whether the text ends after the history *state*, as a part *chance* of them do."""
+        return mix(state ^ END_SALT) < chance * (MASK + 1)
 
     def distribution(self, state: int) -> Distribution:
         """Return the whole ranking after the history that *state* stands for."""
