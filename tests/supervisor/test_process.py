@@ -1,65 +1,25 @@
 import os
 import signal
-import sys
-import textwrap
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import trio
 
+from tests.supervisor.process_rig import (
+    FAMILY,
+    START_BUDGET,
+    alive,
+    children,
+    descriptors,
+    parent_of,
+    pids_in,
+    script,
+    wait_for,
+    wait_for_family,
+    wait_gone,
+)
 from vllmfront.errors import StartupFailed
 from vllmfront.supervisor import ProcessExit, ProcessSpec, open_process
-
-START_BUDGET = 20.0
-"""Seconds; two interpreters start, on a machine that may be busy."""
-
-
-def script(source: str, *args: str) -> list[str]:
-    return [sys.executable, "-I", "-S", "-c", textwrap.dedent(source), *args]
-
-
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
-
-
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-def descriptors() -> list[str]:
-    return sorted(path.name for path in Path("/proc/self/fd").iterdir())
-
-
-async def wait_for(condition: Callable[[], bool], seconds: float = START_BUDGET) -> None:
-    with trio.fail_after(seconds):
-        while not condition():  # noqa: ASYNC110 - other processes set no event
-            await trio.sleep(0.01)
-
-
-def pids_in(path: Path) -> list[int]:
-    return [int(word) for word in path.read_text().split()] if path.exists() else []
-
-
-FAMILY = """
-    import os, signal, sys, time
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    own = [os.getpid()]
-    if (child := os.fork()) == 0:
-        os.setsid()
-        if (grandchild := os.fork()) != 0:
-            own = [os.getpid(), grandchild]
-            open(sys.argv[1], "a").write(" ".join(map(str, own)) + "\\n")
-        time.sleep(600)
-    open(sys.argv[1], "a").write(f"{os.getpid()}\\n")
-    time.sleep(600)
-"""
-"""Three processes in two sessions that all ignore SIGTERM, and write their ids to a file."""
 
 
 async def test_the_end_comes_with_its_status_and_the_last_lines(
@@ -115,7 +75,7 @@ async def test_a_child_that_ignores_the_request_is_killed_with_its_family(tmp_pa
     spec = ProcessSpec(argv=script(FAMILY, str(ids)), stop_budget=0.05)
     with trio.fail_after(START_BUDGET):
         async with open_process(spec) as process:
-            await wait_for(lambda: len(pids_in(ids)) == 3)
+            await wait_for_family(ids)
             assert all(map(alive, pids_in(ids)))
 
     assert process.exit is not None
@@ -128,7 +88,7 @@ async def test_a_cancelled_block_leaves_nothing(tmp_path: Path) -> None:
     spec = ProcessSpec(argv=script(FAMILY, str(ids)), stop_budget=0.05)
     with trio.move_on_after(START_BUDGET) as scope:
         async with open_process(spec):
-            await wait_for(lambda: len(pids_in(ids)) == 3)
+            await wait_for_family(ids)
             scope.cancel()
             await trio.sleep_forever()
 
@@ -136,46 +96,90 @@ async def test_a_cancelled_block_leaves_nothing(tmp_path: Path) -> None:
 
 
 async def test_cancelled_before_it_runs_it_leaves_nothing() -> None:
-    before = _children()
+    before = children()
     with trio.CancelScope() as scope:
         scope.cancel()
         async with open_process(ProcessSpec(argv=script("import time; time.sleep(600)"))):
             pytest.fail("the block must not be entered")
 
-    assert _children() == before
-
-
-def _children() -> set[int]:
-    """List our children; each belongs to the thread that started it."""
-    files = Path("/proc/self/task").glob("*/children")
-    return {int(pid) for file in files for pid in file.read_text().split()}
+    assert children() == before
 
 
 async def test_descendants_of_a_leader_that_died_are_killed(tmp_path: Path) -> None:
     ids = tmp_path / "pids"
     with trio.fail_after(START_BUDGET):
         async with open_process(ProcessSpec(argv=script(FAMILY, str(ids)))) as process:
-            await wait_for(lambda: len(pids_in(ids)) == 3)
+            await wait_for_family(ids)
             os.kill(process.pid, signal.SIGKILL)
             await process.wait()
 
             assert [pid for pid in pids_in(ids) if alive(pid)] == []
 
 
-async def test_a_killed_reaper_does_not_leave_the_child(tmp_path: Path) -> None:
+@pytest.mark.parametrize("clean", [False, True], ids=["inherited", "cleared"])
+async def test_nobody_survives_a_killed_reaper(tmp_path: Path, clean: bool) -> None:
+    """Whether they can be told by their environment, or only by the leader's session."""
     ids = tmp_path / "pids"
+    argv = script(
+        FAMILY if not clean else FAMILY.replace("os.setsid()", "os.setpgid(0, 0)"), str(ids)
+    )
+    if clean:
+        argv = ["env", "-i", *argv]
     with trio.fail_after(START_BUDGET):
-        async with open_process(ProcessSpec(argv=script(FAMILY, str(ids)))) as process:
-            await wait_for(lambda: len(pids_in(ids)) == 3)
+        async with open_process(ProcessSpec(argv=argv)) as process:
+            family = await wait_for_family(ids)
             os.kill(parent_of(process.pid), signal.SIGKILL)
             end = await process.wait()
-            await wait_for(lambda: not alive(process.pid))
-            # What had left the child's group is nobody's any more.
-            for pid in pids_in(ids):
-                if alive(pid):
-                    os.kill(pid, signal.SIGKILL)
+            await wait_gone(family)
 
     assert end.status == -signal.SIGKILL
+    assert end.tail == ("(the supervising process was killed)",)
+
+
+async def test_a_daemon_is_killed_with_the_program_that_left_it(tmp_path: Path) -> None:
+    source = """
+        import os, sys, time
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                open(sys.argv[1], "w").write(str(os.getpid()))
+                time.sleep(600)
+            os._exit(0)
+        os.wait()
+        time.sleep(600)
+    """
+    ids = tmp_path / "pids"
+    with trio.fail_after(START_BUDGET):
+        async with open_process(ProcessSpec(argv=script(source, str(ids)))) as process:
+            await wait_for(lambda: bool(pids_in(ids)))
+            await wait_for(lambda: parent_of(pids_in(ids)[0]) == parent_of(process.pid))
+
+            assert alive(pids_in(ids)[0])
+
+    assert not alive(pids_in(ids)[0])
+
+
+async def test_what_the_service_manager_said_to_us_stays_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = [
+        "NOTIFY_SOCKET",
+        "WATCHDOG_USEC",
+        "WATCHDOG_PID",
+        "LISTEN_FDS",
+        "LISTEN_PID",
+        "LISTEN_FDNAMES",
+    ]
+    for name in (*names, "ANOTHER"):
+        monkeypatch.setenv(name, "1")
+    spec = ProcessSpec(argv=["env"], environment={"ADDED": "2"})
+    with trio.fail_after(START_BUDGET):
+        async with open_process(spec) as process:
+            end = await process.wait()
+
+    seen = dict(line.partition("=")[::2] for line in end.tail)
+    assert not seen.keys() & set(names)
+    assert (seen["ANOTHER"], seen["ADDED"]) == ("1", "2")
 
 
 async def test_a_program_that_does_not_exist_is_named() -> None:
@@ -187,67 +191,16 @@ async def test_a_program_that_does_not_exist_is_named() -> None:
             pytest.fail("the block must not be entered")
 
 
-async def test_no_zombies_and_no_descriptors_stay_behind() -> None:
-    opened = descriptors()
-    children = _children()
-    for _ in range(3):
-        async with open_process(ProcessSpec(argv=script("pass"))) as process:
+@pytest.mark.parametrize("count", [5, pytest.param(100, marks=pytest.mark.slow)])
+async def test_restarts_leave_no_zombies_no_descriptors_and_no_tasks(count: int) -> None:
+    async with open_process(ProcessSpec(argv=["true"])) as process:
+        await process.wait()
+    opened, before = descriptors(), children()
+    tasks = trio.lowlevel.current_statistics().tasks_living
+    for _ in range(count):
+        async with open_process(ProcessSpec(argv=["true"])) as process:
             await process.wait()
 
     assert descriptors() == opened
-    assert _children() == children
-
-
-OWNER = """
-    import sys, trio
-    from vllmfront.supervisor import ProcessSpec, open_process
-
-    async def main():
-        async with open_process(ProcessSpec(argv=sys.argv[1:])):
-            await trio.sleep_forever()
-
-    trio.run(main)
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
-async def test_the_family_dies_with_an_owner_that_is_killed(
-    tmp_path: Path, number: signal.Signals
-) -> None:
-    ids = tmp_path / "pids"
-    owner = await trio.lowlevel.open_process(
-        [sys.executable, "-c", textwrap.dedent(OWNER), *script(FAMILY, str(ids))]
-    )
-    await wait_for(lambda: len(pids_in(ids)) == 3)
-    os.kill(owner.pid, number)
-    killed_at = time.monotonic()
-    await owner.wait()
-    await wait_for(lambda: not any(map(alive, pids_in(ids))), 5.0)
-
-    assert time.monotonic() - killed_at < 5.0
-
-
-async def test_an_owner_killed_at_any_moment_of_the_start_leaves_nothing() -> None:
-    marker = f"marker-{os.getpid()}"
-    command = script("import time; time.sleep(600)", marker)
-    for delay in (0.0, 0.15, 0.2, 0.25, 0.3, 0.35):
-        owner = await trio.lowlevel.open_process(
-            [sys.executable, "-c", textwrap.dedent(OWNER), *command]
-        )
-        await trio.sleep(delay)
-        owner.kill()
-        await owner.wait()
-
-    await wait_for(lambda: not _named(marker), 5.0)
-
-
-def _named(marker: str) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                if marker.encode() in (entry / "cmdline").read_bytes():
-                    found.append(int(entry.name))
-            except OSError:
-                continue
-    return found
+    assert children() == before
+    assert trio.lowlevel.current_statistics().tasks_living == tasks

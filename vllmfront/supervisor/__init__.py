@@ -1,6 +1,14 @@
 """Child specs, restart policy, processes and signals; knows neither engines nor HTTP."""
 
-from vllmfront.supervisor._process import ManagedProcess, ProcessExit, ProcessSpec, open_process
+from vllmfront.supervisor._process import (
+    ManagedProcess,
+    ProcessEnded,
+    ProcessExit,
+    ProcessHandle,
+    ProcessSpec,
+    adopt_process,
+    open_process,
+)
 from vllmfront.supervisor._shutdown import Shutdown, serve_signals
 from vllmfront.supervisor._spec import (
     ChildSnapshot,
@@ -22,7 +30,9 @@ __all__ = [
     "ChildSpec",
     "ChildState",
     "ManagedProcess",
+    "ProcessEnded",
     "ProcessExit",
+    "ProcessHandle",
     "ProcessSpec",
     "Restart",
     "RestartWindow",
@@ -30,6 +40,7 @@ __all__ = [
     "Shutdown",
     "Supervisor",
     "SupervisorSnapshot",
+    "adopt_process",
     "describe_task",
     "open_process",
     "serve_signals",

@@ -2,12 +2,13 @@
 
 Run as ``python -I -S _reaper.py CONTROL_FD REPORT_FD``, standard library only. It adopts
 every orphan of the tree (Linux: child subreaper), so that a descendant in a session of its own
-cannot slip away, and holds the read end of a pipe whose write end nobody but its owner has. When
-that pipe ends, for whatever reason, the tree is killed.
+cannot slip away, and holds the read end of a pipe whose write end nobody has but its owner, and
+those with whom the owner shares it. When that pipe ends, for whatever reason, the tree is killed.
 
-On the control pipe it takes ``{"argv", "prefix", "leftovers"}`` as one line of JSON, and then one
-byte a command: ``T`` sends SIGTERM to the child's group, ``K`` kills the tree. When the pipe ends
-before the child does, the owner was killed: the files named as leftovers are removed, too.
+On the control pipe it takes ``{"argv", "prefix", "leftovers"}`` as one line of JSON and, once the
+child runs, one line a command: ``T`` sends SIGTERM to the child's group, ``K`` kills the tree,
+``L`` and a list of paths replaces the leftovers. When the pipe ends before the child does, the last
+owner was killed: the files named as leftovers are removed, too.
 
 On the report pipe it writes one JSON object a line: ``{"pid"}`` once the child runs, ``{"error"}``
 when it cannot be started, ``{"status", "tail"}`` when all is over, with the child's exit status,
@@ -26,7 +27,6 @@ import subprocess
 import sys
 import threading
 import time
-import typing
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -158,37 +158,44 @@ class _Tree:
             time.sleep(0.01)
 
 
-def _read_request(control: int) -> dict[str, typing.Any] | None:
-    """Return what to run, or None when the owner is gone before it could say."""
-    line = b""
-    while not line.endswith(b"\n"):
-        data = os.read(control, 65536)
+class _Control:
+    """The control pipe, whose lines any of the owners may have written."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._rest = b""
+
+    def read(self) -> list[bytes] | None:
+        """Block for the next bytes; return the lines that end with them, None at the end."""
+        data = os.read(self.fd, 65536)
         if not data:
             return None
-        line += data
-    request: dict[str, typing.Any] = json.loads(line)
-    return request
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return lines
 
 
-def _watch(control: int, wakeup: int, tree: _Tree) -> bool:
+def _watch(control: _Control, wakeup: int, tree: _Tree, leftovers: list[str]) -> bool:
     """Obey the control pipe until the leader has ended or the tree shall be killed.
 
     Returns:
-        Whether the owner is still there.
+        Whether an owner is still there.
     """
     while tree.status is None:
-        readable, _, _ = select.select([control, wakeup], [], [])
+        readable, _, _ = select.select([control.fd, wakeup], [], [])
         if wakeup in readable:
             os.read(wakeup, 512)
             tree.reap()
-        if control in readable:
-            commands = os.read(control, 64)
-            if commands == b"":
+        if control.fd in readable:
+            commands = control.read()
+            if commands is None:
                 return False
-            if b"K" in commands:
-                return True
-            if b"T" in commands and tree.status is None:
-                _signal_group(tree.leader, signal.SIGTERM)
+            for command in commands:
+                if command == b"K":
+                    return True
+                if command == b"T" and tree.status is None:
+                    _signal_group(tree.leader, signal.SIGTERM)
+                if command.startswith(b"L"):
+                    leftovers[:] = json.loads(command[1:])
     return True
 
 
@@ -205,12 +212,13 @@ def _report(fd: int, **fields: object) -> None:
 
 
 def main() -> None:
-    control, report = int(sys.argv[1]), int(sys.argv[2])
+    control, report = _Control(int(sys.argv[1])), int(sys.argv[2])
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
-    request = _read_request(control)
-    if request is None:
-        return
+    while not (lines := control.read()):
+        if lines is None:
+            return
+    request = json.loads(lines[0])
     wakeup, wakeup_write = os.pipe()
     os.set_blocking(wakeup_write, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -234,10 +242,11 @@ def main() -> None:
     forwarded = _Output(output, request["prefix"].encode())
     tree = _Tree(child.pid)
     _report(report, pid=child.pid)
-    owner_lives = _watch(control, wakeup, tree)
+    leftovers = list(request["leftovers"])
+    owner_lives = _watch(control, wakeup, tree, leftovers)
     tree.kill()
     if not owner_lives:
-        _remove(request["leftovers"])
+        _remove(leftovers)
     _report(report, status=tree.status, tail=forwarded.tail())
     # Threads and the Popen object have nothing left to do that could block the exit.
     os._exit(0)
