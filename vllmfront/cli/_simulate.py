@@ -8,16 +8,27 @@ from pathlib import Path
 
 import trio
 
+from vllmfront.cli._witness import open_witness
 from vllmfront.errors import ConfigurationError
 from vllmfront.simulator import (
     VLLM_VERSIONS,
+    RimFactory,
     Script,
     SimulatorConfig,
     load_script,
     serve_simulator,
 )
+from vllmfront.testing import FaultPlan, faulty_rims, load_plan
+
+_LOGGER = logging.getLogger(__name__)
 
 MS_PER_SECOND = 1000.0
+
+PLANNED_LIVES = 100
+"""Lives of a rank that random faults are drawn for; whoever lives on after them is healthy."""
+
+CRASHED = 1
+"""The exit status after an engine ended by a fault and did not come back."""
 
 DESCRIPTION = """\
 Play one or more vLLM engines: join a frontend's handshake and answer requests with tokens of a
@@ -47,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help='JSON: {"rules": [{"prompt": [1, 2], "tokens": [3, 4], "acts": [...]}]}',
     )
+    _add_faults(parser)
     add("--log-level", default="info", choices=("debug", "info", "warning", "error"))
     return parser
 
@@ -146,6 +158,34 @@ def _add_model(parser: argparse.ArgumentParser, defaults: SimulatorConfig) -> No
     )
 
 
+def _add_faults(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--faults",
+        metavar="PLAN",
+        help="what goes wrong, and when: a JSON file, or seed:NUMBER for random faults that the "
+        "same number repeats",
+    )
+    add(
+        "--faults-journal",
+        type=Path,
+        metavar="FILE",
+        help="append a line of JSON for each fault that happened",
+    )
+    add(
+        "--rejoin-after-ms",
+        type=float,
+        help="have a rank that ended join again after so long (default: it stays away)",
+    )
+    add(
+        "--first-life",
+        type=int,
+        default=0,
+        metavar="N",
+        help="how often these ranks were started before: the plan's faults of that life count",
+    )
+
+
 def simulator_config(options: argparse.Namespace) -> SimulatorConfig:
     """Return what parsed *options* ask for.
 
@@ -162,6 +202,10 @@ def simulator_config(options: argparse.Namespace) -> SimulatorConfig:
             headless=not options.local,
             vllm_version=options.vllm_version,
             start_delay=options.start_delay_ms / MS_PER_SECOND,
+            rejoin_after=(
+                None if options.rejoin_after_ms is None else options.rejoin_after_ms / MS_PER_SECOND
+            ),
+            first_life=options.first_life,
             step_time=options.step_ms / MS_PER_SECOND,
             prefill_time_per_token=options.prefill_ms_per_token / MS_PER_SECOND,
             max_batch=options.max_batch,
@@ -182,7 +226,19 @@ def simulator_config(options: argparse.Namespace) -> SimulatorConfig:
         raise ConfigurationError("the simulated engine cannot be as asked for") from error
 
 
-async def _run(config: SimulatorConfig) -> None:
+def fault_plan(options: argparse.Namespace) -> FaultPlan:
+    """Return the faults that parsed *options* ask for; none by default.
+
+    Raises:
+        ConfigurationError: the plan is unusable.
+    """
+    if options.faults is None:
+        return FaultPlan()
+    ranks, lives = options.start_rank + options.ranks, options.first_life + PLANNED_LIVES
+    return load_plan(options.faults, ranks=ranks, lives=lives)
+
+
+async def _run(config: SimulatorConfig, rims: RimFactory) -> None:
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
 
@@ -191,7 +247,7 @@ async def _run(config: SimulatorConfig) -> None:
                 nursery.cancel_scope.cancel(reason="told to stop")
 
             nursery.start_soon(stop_on_signal)
-            await serve_simulator(config)
+            await serve_simulator(config, rims)
             nursery.cancel_scope.cancel(reason="all ranks have ended")
 
 
@@ -202,9 +258,12 @@ def run(words: Sequence[str]) -> int:
         ConfigurationError: the options make no sense.
     """
     options = _parser().parse_args(words)
-    config = simulator_config(options)
+    config, plan = simulator_config(options), fault_plan(options)
     logging.basicConfig(
         level=options.log_level.upper(), format="%(levelname)s %(asctime)s %(message)s"
     )
-    trio.run(_run, config)
-    return 0
+    if plan.seed is not None:
+        _LOGGER.warning("random faults: repeat them with --faults seed:%d", plan.seed)
+    with open_witness(options.faults_journal) as witness:
+        trio.run(_run, config, faulty_rims(plan, witness))
+    return CRASHED if witness.crashed and config.rejoin_after is None else 0

@@ -1,5 +1,28 @@
-"""Fakes that tests may use, here and in projects that build on this one."""
+"""Fakes and faults that tests may use, here and in projects that build on this one."""
 
 from vllmfront.testing._fake_engine import REGISTRATION, FakeEngine
+from vllmfront.testing._fault import AT_START, DEADLY, TAMPERING, Fault, FaultKind, Moment
+from vllmfront.testing._faulty_rim import FaultyRim, Injected, Observer, faulty_rims
+from vllmfront.testing._journal import JournalEntry, journal_line, read_journal
+from vllmfront.testing._plan import FaultPlan, Odds, load_plan
 
-__all__ = ["REGISTRATION", "FakeEngine"]
+__all__ = [
+    "AT_START",
+    "DEADLY",
+    "REGISTRATION",
+    "TAMPERING",
+    "FakeEngine",
+    "Fault",
+    "FaultKind",
+    "FaultPlan",
+    "FaultyRim",
+    "Injected",
+    "JournalEntry",
+    "Moment",
+    "Observer",
+    "Odds",
+    "faulty_rims",
+    "journal_line",
+    "load_plan",
+    "read_journal",
+]

@@ -1,0 +1,54 @@
+"""Tells of the faults that are injected into simulated engines."""
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+import attrs
+
+from vllmfront.errors import ConfigurationError
+from vllmfront.testing import FaultKind, Injected, journal_line
+
+_LOGGER = logging.getLogger(__name__)
+
+
+@attrs.define
+class Witness:
+    """Tells a person, and the journal, of each fault that happens."""
+
+    journal: TextIO | None
+    crashed: bool = False
+    """Whether an engine has ended by a fault."""
+
+    def __call__(self, injected: Injected) -> None:
+        fault = injected.fault
+        self.crashed = self.crashed or fault.kind in (FaultKind.CRASH, FaultKind.DIE)
+        ids = ", ".join(injected.request_ids)
+        concerned = f" (requests {ids})" if ids else ""
+        _LOGGER.warning(
+            "rank %d, life %d: injecting %s%s", injected.rank, injected.life, fault, concerned
+        )
+        if self.journal is not None:
+            self.journal.write(journal_line(injected, time.time()) + "\n")
+            self.journal.flush()
+
+
+@contextmanager
+def open_witness(journal: Path | None) -> Iterator[Witness]:
+    """Hold the journal, if one is kept, for the block.
+
+    Raises:
+        ConfigurationError: The journal cannot be written.
+    """
+    if journal is None:
+        yield Witness(None)
+        return
+    try:
+        file = journal.open("a", encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"cannot write the journal {journal}: {error.strerror}") from error
+    with file:
+        yield Witness(file)
