@@ -8,6 +8,7 @@ from vllmfront.engine.transport._addresses import (
     tcp_address,
 )
 from vllmfront.engine.transport._errors import PeerGone
+from vllmfront.engine.transport._listener import SharedListener, listen_ipc, listen_tcp
 from vllmfront.engine.transport._monitor import PeerChange, PeerEvent, PeerMonitor, open_monitor
 from vllmfront.engine.transport._sockets import (
     Message,
@@ -27,9 +28,12 @@ __all__ = [
     "PeerEvent",
     "PeerGone",
     "PeerMonitor",
+    "SharedListener",
     "adopted_address",
     "host_of",
     "ipc_address",
+    "listen_ipc",
+    "listen_tcp",
     "open_context",
     "open_monitor",
     "open_receiver",
