@@ -5,6 +5,14 @@ from vllmfront.testing._fault import AT_START, DEADLY, TAMPERING, Fault, FaultKi
 from vllmfront.testing._faulty_rim import FaultyRim, Injected, Observer, faulty_rims
 from vllmfront.testing._journal import JournalEntry, journal_line, read_journal
 from vllmfront.testing._plan import FaultPlan, Odds, load_plan
+from vllmfront.testing._processes import (
+    FlakyProgram,
+    ProcessFault,
+    ProcessFaultKind,
+    kill,
+    stopped,
+    write_program,
+)
 
 __all__ = [
     "AT_START",
@@ -16,13 +24,19 @@ __all__ = [
     "FaultKind",
     "FaultPlan",
     "FaultyRim",
+    "FlakyProgram",
     "Injected",
     "JournalEntry",
     "Moment",
     "Observer",
     "Odds",
+    "ProcessFault",
+    "ProcessFaultKind",
     "faulty_rims",
     "journal_line",
+    "kill",
     "load_plan",
     "read_journal",
+    "stopped",
+    "write_program",
 ]

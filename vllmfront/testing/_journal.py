@@ -1,6 +1,5 @@
 """Which faults have happened: a line of JSON for each, so that others can judge by them."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
@@ -23,7 +22,7 @@ class JournalEntry:
     seconds: float = 0.0
     """How long it lasts, where it does."""
 
-    request_ids: Sequence[str] = ()
+    request_ids: tuple[str, ...] = ()
     """The engine's ids of the requests that were tampered with."""
 
 
@@ -35,7 +34,7 @@ def journal_line(injected: Injected, wall_time: float) -> str:
         kind=injected.fault.kind,
         wall_time=wall_time,
         seconds=injected.fault.seconds,
-        request_ids=injected.request_ids,
+        request_ids=tuple(injected.request_ids),
     )
     return msgspec.json.encode(entry).decode()
 
