@@ -1,5 +1,12 @@
 """Fakes and faults that tests may use, here and in projects that build on this one."""
 
+from vllmfront.testing._clients import (
+    ClientFault,
+    ClientFaultKind,
+    Exchange,
+    HttpCall,
+    exchange,
+)
 from vllmfront.testing._fake_engine import REGISTRATION, FakeEngine
 from vllmfront.testing._fault import AT_START, DEADLY, TAMPERING, Fault, FaultKind, Moment
 from vllmfront.testing._faulty_rim import FaultyRim, Injected, Observer, faulty_rims
@@ -19,12 +26,16 @@ __all__ = [
     "DEADLY",
     "REGISTRATION",
     "TAMPERING",
+    "ClientFault",
+    "ClientFaultKind",
+    "Exchange",
     "FakeEngine",
     "Fault",
     "FaultKind",
     "FaultPlan",
     "FaultyRim",
     "FlakyProgram",
+    "HttpCall",
     "Injected",
     "JournalEntry",
     "Moment",
@@ -32,6 +43,7 @@ __all__ = [
     "Odds",
     "ProcessFault",
     "ProcessFaultKind",
+    "exchange",
     "faulty_rims",
     "journal_line",
     "kill",
