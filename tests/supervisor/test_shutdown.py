@@ -1,14 +1,11 @@
 # ruff: noqa: ARG001 - a clock is asked for because of its effect
 
 import math
-import os
-import signal
 
-import pytest
 import trio
 from trio.testing import MockClock
 
-from vllmfront.supervisor import Shutdown, serve_signals
+from vllmfront.supervisor import Shutdown
 
 
 async def test_both_deadlines_are_set_once(autojump_clock: MockClock) -> None:
@@ -44,21 +41,3 @@ async def test_a_hard_stop_implies_the_soft_one(autojump_clock: MockClock) -> No
 
     assert shutdown.requested.is_set()
     assert shutdown.reason == "now"
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_the_first_signal_is_soft_and_the_second_is_hard(number: signal.Signals) -> None:
-    shutdown = Shutdown(budget=100.0, margin=100.0)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(serve_signals, shutdown)
-        os.kill(os.getpid(), number)
-        with trio.fail_after(5.0):
-            await shutdown.requested.wait()
-
-        assert not shutdown.hurried.is_set()
-        assert shutdown.reason == f"received {number.name}"
-
-        os.kill(os.getpid(), number)
-        with trio.fail_after(5.0):
-            await shutdown.hurried.wait()
-        nursery.cancel_scope.cancel()

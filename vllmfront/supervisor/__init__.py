@@ -1,5 +1,12 @@
 """Child specs, restart policy, processes and signals; knows neither engines nor HTTP."""
 
+from vllmfront.supervisor._notify import (
+    Notifier,
+    microseconds,
+    serve_extensions,
+    serve_watchdog,
+    watchdog_interval,
+)
 from vllmfront.supervisor._process import (
     ManagedProcess,
     ProcessEnded,
@@ -9,7 +16,8 @@ from vllmfront.supervisor._process import (
     adopt_process,
     open_process,
 )
-from vllmfront.supervisor._shutdown import Shutdown, serve_signals
+from vllmfront.supervisor._shutdown import Shutdown
+from vllmfront.supervisor._signals import Reloads, SignalActions, serve_signals
 from vllmfront.supervisor._spec import (
     ChildSnapshot,
     ChildSpec,
@@ -30,19 +38,26 @@ __all__ = [
     "ChildSpec",
     "ChildState",
     "ManagedProcess",
+    "Notifier",
     "ProcessEnded",
     "ProcessExit",
     "ProcessHandle",
     "ProcessSpec",
+    "Reloads",
     "Restart",
     "RestartWindow",
     "Run",
     "Shutdown",
+    "SignalActions",
     "Supervisor",
     "SupervisorSnapshot",
     "adopt_process",
     "describe_task",
+    "microseconds",
     "open_process",
+    "serve_extensions",
     "serve_signals",
+    "serve_watchdog",
     "wait_any",
+    "watchdog_interval",
 ]

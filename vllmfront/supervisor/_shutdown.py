@@ -2,7 +2,6 @@
 
 import logging
 import math
-import signal
 
 import trio
 
@@ -74,13 +73,3 @@ class Shutdown:
         self.requested.set()
         self.hurried.set()
         _LOGGER.info("shutting down at once: %s", reason)
-
-
-async def serve_signals(
-    shutdown: Shutdown, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-) -> None:
-    """Turn SIGTERM and SIGINT into requests to stop: the first is soft, the next hard."""
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
-        task_status.started()
-        async for number in received:
-            shutdown.request(f"received {signal.Signals(number).name}")
