@@ -1,7 +1,7 @@
 from typing import Any
 
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from vllmfront.engine._fan_out import fan_out
 from vllmfront.engine._request import EngineRequest, PoolingParams, SamplingParams
@@ -29,7 +29,7 @@ def test_each_choice_is_a_request_with_an_id_and_a_seed_of_its_own() -> None:
     assert [choice.request_id for choice in choices] == ["0_cmpl-7", "1_cmpl-7", "2_cmpl-7"]
     assert [sampling_of(choice).seed for choice in choices] == [40, 41, 42]
     assert [sampling_of(choice).n for choice in choices] == [1, 1, 1]
-    assert choices[2] == attrs.evolve(
+    assert choices[2] == replace(
         request, request_id="2_cmpl-7", sampling=SamplingParams(seed=42, temperature=0.5)
     )
 
@@ -77,4 +77,4 @@ def test_what_cannot_be_fanned_out_is_refused(fields: dict[str, Any], message: s
 
 def test_streaming_input_has_one_choice() -> None:
     with pytest.raises(RequestRejected, match="streaming input"):
-        fan_out(attrs.evolve(request_for(n=2), resumable=True), MOST)
+        fan_out(replace(request_for(n=2), resumable=True), MOST)

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from tests.simulator._frontend import request
 from vllmfront.engine import EngineError, EngineOutput, EngineRequest, FinishReason, PoolingParams
@@ -121,8 +121,8 @@ def test_priorities_count_where_the_policy_says_so(scheduling: bool, first: str)
     bench = Bench(max_batch=1, priority_scheduling=scheduling)
     bench.add("busy", max_tokens=1)
     bench.run(0.5)
-    bench.add_request(attrs.evolve(request("a", max_tokens=1), priority=5))
-    bench.add_request(attrs.evolve(request("b", max_tokens=1), priority=-5))
+    bench.add_request(replace(request("a", max_tokens=1), priority=5))
+    bench.add_request(replace(request("b", max_tokens=1), priority=-5))
 
     assert rows(bench.run(10.0))[1][1] == first
 
@@ -325,7 +325,7 @@ def test_a_request_without_parameters_is_an_error() -> None:
 
 def test_a_marker_to_free_blocks_gets_no_output() -> None:
     bench = Bench()
-    bench.add_request(attrs.evolve(request(), abort_immediately=True))
+    bench.add_request(replace(request(), abort_immediately=True))
 
     assert bench.run(5.0) == []
 

@@ -3,9 +3,9 @@
 import math
 from typing import Any
 
-import attrs
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.text._requests import MAX_MODEL_LEN, VOCAB_SIZE, chat, completion, lower
 from vllmfront.engine import EngineRequest, GuardLimits, RepetitionDetection
@@ -100,7 +100,7 @@ def test_no_request_gets_past_us_that_the_guard_would_have_to_stop(
     except RequestRejected:
         return
 
-    one_choice = attrs.evolve(params, n=1)  # the client fans out what asks for more
+    one_choice = replace(params, n=1)  # the client fans out what asks for more
     guard(
         EngineRequest(request_id="r", prompt_token_ids=[1] * 15, sampling=one_choice),
         GuardLimits(vocab_size=VOCAB_SIZE, max_model_len=MAX_MODEL_LEN),

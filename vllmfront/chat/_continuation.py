@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import attrs
+from msgspec.structs import replace
 
 from vllmfront.chat._message import Message
 from vllmfront.errors import RequestRejected
@@ -35,7 +36,7 @@ class Continuation:
             raise RequestRejected("the messages use every private-use character")
         final = messages[-1]
         # The space is lost where the template trims, and tells that it does.
-        marked = attrs.evolve(final, content=f"{final.text}{mark} ")
+        marked = replace(final, content=f"{final.text}{mark} ")
         return cls([*messages[:-1], marked], mark, final.text)
 
     def cut(self, prompt: str) -> str:

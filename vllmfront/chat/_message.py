@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import attrs
+from msgspec import Struct, field
 
 
-@attrs.frozen(kw_only=True)
-class Tool:
+class Tool(Struct, kw_only=True, frozen=True):
     """A function that the model may call."""
 
     name: str
@@ -18,8 +17,7 @@ class Tool:
     strict: bool | None = None
 
 
-@attrs.frozen(kw_only=True)
-class ToolCall:
+class ToolCall(Struct, kw_only=True, frozen=True):
     """A call that an assistant made earlier in the conversation."""
 
     id: str
@@ -28,8 +26,7 @@ class ToolCall:
     """The decoded JSON value, nearly always an object."""
 
 
-@attrs.frozen(kw_only=True)
-class Message:
+class Message(Struct, kw_only=True, frozen=True):
     """One turn of a conversation."""
 
     role: str
@@ -48,8 +45,7 @@ class Message:
         return self.content if isinstance(self.content, str) else "".join(self.content)
 
 
-@attrs.frozen(kw_only=True)
-class ChatPrompt:
+class ChatPrompt(Struct, kw_only=True, frozen=True):
     """All that decides the prompt of one chat request."""
 
     messages: Sequence[Message]
@@ -65,12 +61,11 @@ class ChatPrompt:
     chat_template: str | None = None
     """A template of the client's own."""
 
-    chat_template_kwargs: Mapping[str, Any] = attrs.field(factory=dict)
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     reasoning_effort: str | None = None
 
 
-@attrs.frozen
-class RenderedChat:
+class RenderedChat(Struct, frozen=True):
     """A prompt in text form."""
 
     text: str

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-import attrs
+from msgspec.structs import replace
 
 from vllmfront.engine._request import GREEDY_BELOW, EngineRequest, SamplingParams
 from vllmfront.engine.guard import check_integer
@@ -53,8 +53,8 @@ def _choice(request: EngineRequest, sampling: SamplingParams, index: int) -> Eng
         seed += index
         if seed > _INT64_MAX:
             seed -= _INT64
-    return attrs.evolve(
+    return replace(
         request,
         request_id=f"{index}_{request.request_id}",
-        sampling=attrs.evolve(sampling, n=1, seed=seed),
+        sampling=replace(sampling, n=1, seed=seed),
     )

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import attrs
+from msgspec import Struct
 
 from vllmfront.errors import VllmFrontError
 
@@ -62,8 +63,7 @@ class PrefillStats:
     num_cache_creation_tokens: int = 0
 
 
-@attrs.frozen(kw_only=True)
-class EngineOutput:
+class EngineOutput(Struct, kw_only=True, frozen=True):
     """One update of one request, fully decoded. Plain tokens travel without it."""
 
     new_token_ids: list[int]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import attrs
+from msgspec import Struct
 
 STRUCTURED_BACKENDS = ("xgrammar", "guidance", "outlines", "lm-format-enforcer")
 """What compiles constraints in an engine, which keeps that of its first constrained request: so
@@ -13,8 +13,7 @@ GREEDY_BELOW = 1e-5
 """Temperatures below this make engines choose the likeliest token."""
 
 
-@attrs.frozen(kw_only=True)
-class RepetitionDetection:
+class RepetitionDetection(Struct, kw_only=True, frozen=True):
     """When the engine ends a request because its tail repeats itself."""
 
     max_pattern_size: int
@@ -22,8 +21,7 @@ class RepetitionDetection:
     min_count: int = 0
 
 
-@attrs.frozen(kw_only=True)
-class StructuredOutputs:
+class StructuredOutputs(Struct, kw_only=True, frozen=True):
     """A constraint on the generated text; exactly one of the first six is set."""
 
     json: str | Mapping[str, Any] | None = None
@@ -38,8 +36,7 @@ class StructuredOutputs:
     backend: str = "xgrammar"
 
 
-@attrs.frozen(kw_only=True)
-class SamplingParams:
+class SamplingParams(Struct, kw_only=True, frozen=True):
     """Sampling as the engine understands it: all defaults resolved, all text lowered to ids.
 
     Ranges are those of the engine (see ``engine.guard``); floats are sent as given, so callers
@@ -88,8 +85,7 @@ class SamplingParams:
     """Carries ``kv_transfer_params``, ``ec_transfer_params`` and ``vllm_xargs``."""
 
 
-@attrs.frozen(kw_only=True)
-class LoraRequest:
+class LoraRequest(Struct, kw_only=True, frozen=True):
     """An adapter that the engine has loaded, or can load from ``path``."""
 
     name: str
@@ -100,8 +96,7 @@ class LoraRequest:
     is_3d_lora_weight: bool = False
 
 
-@attrs.frozen(kw_only=True)
-class PoolingParams:
+class PoolingParams(Struct, kw_only=True, frozen=True):
     """Parameters of a pooling request, in wire order."""
 
     use_activation: bool | None = None
@@ -117,8 +112,7 @@ class PoolingParams:
     late_chunking_params: Sequence[Any] | None = None
 
 
-@attrs.frozen(kw_only=True)
-class EngineRequest:
+class EngineRequest(Struct, kw_only=True, frozen=True):
     """One generation or pooling request, before the client gives it an engine and an id."""
 
     request_id: str

@@ -474,6 +474,7 @@ async def test_a_handler_answers_over_asgi() -> None:
         scheme="https",
         client=("1.2.3.4", 5),
         server=("h", 443),
+        connection=request.connection,
     )
 
 

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, nullcontext
 import attrs
 import pytest
 import trio
+from msgspec.structs import replace
 from trio.testing import wait_all_tasks_blocked
 
 from tests.engine._helpers import (
@@ -395,9 +396,9 @@ async def test_the_engines_own_error_says_who_is_to_blame(
 async def test_a_refused_request_is_never_seen_by_an_engine() -> None:
     async with open_engines() as (client, [engine]):
         with pytest.raises(RequestRejected):
-            client.submit(attrs.evolve(request(), prompt_token_ids=[1000]))
+            client.submit(replace(request(), prompt_token_ids=[1000]))
         with pytest.raises(RequestRejected):
-            client.submit(attrs.evolve(request(), prompt_token_ids=[1] * 1024))
+            client.submit(replace(request(), prompt_token_ids=[1] * 1024))
         with pytest.raises(RequestRejected) as pinned:
             async with client.submit(request(data_parallel_rank=1)):
                 pass
@@ -549,17 +550,17 @@ async def test_a_request_that_has_ended_is_freed_without_the_collector() -> None
     gc.disable()
     try:
         async with open_engines() as (client, [engine]):
-            made = request()
-            prompt = weakref.ref(made)
-            async with client.submit(made, [RecordingSink()]) as stream:
+            sink = RecordingSink()
+            kept_by_its_child = weakref.ref(sink)
+            async with client.submit(request(), [sink]) as stream:
                 add = await engine.receive_add()
                 end = EngineOutput(new_token_ids=[1], finish_reason=FinishReason.STOP)
                 engine.send_output(add.internal_id, end)
                 await stream.wait_finished()
-            del made, stream, add
+            del sink, stream, add
             await settle()
 
-            assert prompt() is None
+            assert kept_by_its_child() is None
     finally:
         gc.enable()
 

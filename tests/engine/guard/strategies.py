@@ -5,8 +5,8 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-import attrs
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from vllmfront.engine._request import (
     EngineRequest,
@@ -215,11 +215,11 @@ T = TypeVar("T", EngineRequest, SamplingParams, PoolingParams, StructuredOutputs
 def wilder(rng: random.Random, value: T) -> T:
     """Put any value at all in a few fields."""
     changes = {
-        field.name: rng.choice(WILD_VALUES)
-        for field in attrs.fields(type(value))
+        name: rng.choice(WILD_VALUES)
+        for name in type(value).__struct_fields__
         if rng.random() < WILD
     }
-    return attrs.evolve(value, **changes) if changes else value
+    return replace(value, **changes) if changes else value
 
 
 def random_request(rng: random.Random) -> EngineRequest:

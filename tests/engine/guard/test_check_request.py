@@ -4,6 +4,7 @@ from typing import Any
 
 import attrs
 import pytest
+from msgspec.structs import replace
 
 from vllmfront.engine._request import (
     EngineRequest,
@@ -23,11 +24,11 @@ PLAIN = EngineRequest(request_id="r", prompt_token_ids=[1, 2, 3], sampling=Sampl
 
 
 def request_with(**changes: Any) -> EngineRequest:
-    return attrs.evolve(PLAIN, **changes)
+    return replace(PLAIN, **changes)
 
 
 def sampled(**fields: Any) -> EngineRequest:
-    return attrs.evolve(PLAIN, sampling=SamplingParams(**fields))
+    return replace(PLAIN, sampling=SamplingParams(**fields))
 
 
 def constrained(**fields: Any) -> EngineRequest:
@@ -36,7 +37,7 @@ def constrained(**fields: Any) -> EngineRequest:
 
 def pooled(**fields: Any) -> EngineRequest:
     params = PoolingParams(**{"task": "token_embed", **fields})
-    return attrs.evolve(PLAIN, sampling=None, pooling=params)
+    return replace(PLAIN, sampling=None, pooling=params)
 
 
 def refusal(request: EngineRequest, limits: GuardLimits = LIMITS) -> RequestRejected:
@@ -265,7 +266,7 @@ def test_a_model_does_what_it_supports() -> None:
 
     assert generating.message == "This model does not support pooling"
     assert pooling.message == "This model does not support generation"
-    assert refusal(attrs.evolve(pooled(), resumable=True), POOLING).param == "resumable"
+    assert refusal(replace(pooled(), resumable=True), POOLING).param == "resumable"
 
 
 def test_scored_ids_fit_the_prompt() -> None:
@@ -329,9 +330,9 @@ def test_odd_requests_that_engines_take(request_: EngineRequest) -> None:
 
 
 def test_a_pooling_prompt_may_fill_the_whole_length() -> None:
-    check_request(attrs.evolve(pooled(), prompt_token_ids=[1] * 100), POOLING)
+    check_request(replace(pooled(), prompt_token_ids=[1] * 100), POOLING)
 
-    over = attrs.evolve(pooled(), prompt_token_ids=[1] * 101)
+    over = replace(pooled(), prompt_token_ids=[1] * 101)
     assert refusal(over, POOLING).param == "input_tokens"
 
 

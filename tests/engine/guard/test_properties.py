@@ -6,6 +6,8 @@ from typing import Any
 import attrs
 import pytest
 from hypothesis import HealthCheck, given, settings
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tests.engine.guard.strategies import (
     MAX_MODEL_LEN,
@@ -74,22 +76,22 @@ def test_more_than_half_of_the_random_requests_pass() -> None:
 PLAIN = EngineRequest(
     request_id="r", prompt_token_ids=[1, 2, 3], sampling=SamplingParams(max_tokens=4)
 )
-POOLED = attrs.evolve(PLAIN, sampling=None, pooling=PoolingParams(task="token_embed"))
+POOLED = replace(PLAIN, sampling=None, pooling=PoolingParams(task="token_embed"))
 
 
 def with_sampling(**changes: Any) -> EngineRequest:
     assert PLAIN.sampling is not None
-    return attrs.evolve(PLAIN, sampling=attrs.evolve(PLAIN.sampling, **changes))
+    return replace(PLAIN, sampling=replace(PLAIN.sampling, **changes))
 
 
-def names_of(kind: type[Any]) -> list[str]:
-    return [field.name for field in attrs.fields(kind)]
+def names_of(kind: type[Struct]) -> list[str]:
+    return list(kind.__struct_fields__)
 
 
 @pytest.mark.parametrize("name", names_of(EngineRequest))
 def test_any_value_in_any_field_of_a_request(name: str) -> None:
     for value in WILD_VALUES:
-        request = attrs.evolve(PLAIN, **{name: value})
+        request = replace(PLAIN, **{name: value})
         if passes(request):
             assert survives(request), value
 
@@ -106,7 +108,7 @@ def test_any_value_in_any_field_of_the_sampling_parameters(name: str) -> None:
 def test_any_value_in_any_field_of_the_pooling_parameters(name: str) -> None:
     assert POOLED.pooling is not None
     for value in WILD_VALUES:
-        request = attrs.evolve(POOLED, pooling=attrs.evolve(POOLED.pooling, **{name: value}))
+        request = replace(POOLED, pooling=replace(POOLED.pooling, **{name: value}))
         if passes(request, POOLING_LIMITS):
             assert isinstance(decode_request(encode_add(request, internal_id="r-1")), Add)
 
@@ -116,7 +118,7 @@ def test_any_value_in_any_field_of_a_constraint(name: str) -> None:
     for value in WILD_VALUES:
         for constraint in (
             StructuredOutputs(**{name: value}),
-            attrs.evolve(StructuredOutputs(json_object=True), **{name: value}),
+            replace(StructuredOutputs(json_object=True), **{name: value}),
         ):
             request = with_sampling(structured_outputs=constraint)
             if passes(request):
@@ -127,7 +129,7 @@ def test_any_value_in_any_field_of_a_constraint(name: str) -> None:
 def test_any_value_in_any_field_of_repetition_detection(name: str) -> None:
     detection = RepetitionDetection(max_pattern_size=3, min_pattern_size=1, min_count=2)
     for value in WILD_VALUES:
-        request = with_sampling(repetition_detection=attrs.evolve(detection, **{name: value}))
+        request = with_sampling(repetition_detection=replace(detection, **{name: value}))
         if passes(request):
             assert survives(request), value
 
@@ -137,7 +139,7 @@ def test_any_value_in_any_field_of_an_adapter(name: str) -> None:
     limits = attrs.evolve(LIMITS, lora_ids=frozenset({1}))
     lora = LoraRequest(name="l", int_id=1, path="p")
     for value in WILD_VALUES:
-        request = attrs.evolve(PLAIN, lora=attrs.evolve(lora, **{name: value}))
+        request = replace(PLAIN, lora=replace(lora, **{name: value}))
         if passes(request, limits):
             assert isinstance(decode_request(encode_add(request, internal_id="r-1")), Add)
 
@@ -174,12 +176,12 @@ def test_any_value_anywhere_in_a_feature(path: tuple[str, ...]) -> None:
             "mm_position": {"offset": 0, "length": 2, "is_embed": None},
             "mm_hash": "hash",
         }
-        assert passes(attrs.evolve(PLAIN, mm_features=[feature]), limits)
+        assert passes(replace(PLAIN, mm_features=[feature]), limits)
         place = feature
         for key in path[:-1]:
             place = place[key]
         if path:
             place[path[-1]] = value
-        request = attrs.evolve(PLAIN, mm_features=[feature if path else value])
+        request = replace(PLAIN, mm_features=[feature if path else value])
         if passes(request, limits):
             assert isinstance(decode_request(encode_add(request, internal_id="r-1")), Add)

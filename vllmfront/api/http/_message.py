@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, Protocol
 
-import attrs
+from msgspec import Struct
 
 CLIENT_GONE = "client gone"
 CLIENT_STALLED = "client stalled"
@@ -27,8 +27,7 @@ class ConnectionState(Protocol):
         """Return once ``close_cause`` is set."""
 
 
-@attrs.frozen(kw_only=True)
-class HttpRequest:
+class HttpRequest(Struct, kw_only=True, frozen=True):
     """A complete request: the body has been read, within the server's limits."""
 
     method: str
@@ -45,7 +44,7 @@ class HttpRequest:
     scheme: str = "http"
     client: tuple[str, int] | None = None
     server: tuple[str, int | None] | None = None
-    connection: ConnectionState | None = attrs.field(default=None, eq=False, repr=False)
+    connection: ConnectionState | None = None
 
     @property
     def close_cause(self) -> str | None:

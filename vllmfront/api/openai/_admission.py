@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import attrs
+from msgspec import Struct
 
 from vllmfront.api.http import HttpRequest
 from vllmfront.api.openai._fields import GenerationFields
@@ -63,8 +63,7 @@ def fit_ids(
     )
 
 
-@attrs.frozen(kw_only=True)
-class Admission:
+class Admission(Struct, kw_only=True, frozen=True):
     """One HTTP request on its way to the engines, with what its answer depends on."""
 
     service: ModelService

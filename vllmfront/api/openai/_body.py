@@ -2,9 +2,8 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Generic, Literal, TypeGuard, TypeVar, get_args, get_origin
 
-import attrs
 import msgspec
 
 from vllmfront.api.http import HttpRequest
@@ -23,7 +22,7 @@ _PLAIN = {float: "f32", str: "a string", bool: "a boolean", list: "a sequence", 
 
 
 class Body(Generic[T]):
-    """Decodes the bodies of one route into an attrs class, strictly.
+    """Decodes the bodies of one route into a struct, strictly.
 
     Wrong types are refused, unknown members ignored, of a member that comes twice the last one
     counts.
@@ -94,12 +93,16 @@ def _look_up(target: Any, value: Any, path: str) -> tuple[Any, Any]:
         target = _strip_optional(target)
         if isinstance(value, Mapping):
             value = value.get(step)
-            target = next((f.type for f in attrs.fields(target) if f.name == step), None) \
-                if attrs.has(target) else None  # fmt: skip
+            fields = msgspec.structs.fields(target) if _is_struct(target) else ()
+            target = next((field.type for field in fields if field.name == step), None)
         else:
             value = value[int(step)]
             target = (get_args(target) or (None,))[0]
     return value, _strip_optional(target)
+
+
+def _is_struct(target: Any) -> TypeGuard[type[msgspec.Struct]]:
+    return isinstance(target, type) and issubclass(target, msgspec.Struct)
 
 
 def _strip_optional(target: Any) -> Any:
@@ -118,6 +121,6 @@ def _one_of(names: Sequence[str]) -> str:
 def _name_of(target: Any) -> str | None:
     if target in _NUMBERS:
         return _NUMBERS[target]
-    if attrs.has(target):
+    if _is_struct(target):
         return f"struct {target.__name__}"
     return _PLAIN.get(get_origin(target) or target)

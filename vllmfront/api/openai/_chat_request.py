@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import attrs
-
 from vllmfront.api.openai._fields import (
     I32,
     U32,
@@ -19,8 +17,7 @@ from vllmfront.errors import FeatureNotServed, MalformedRequest, RequestRejected
 _TOOL_CHOICES = frozenset({"none", "auto", "required"})
 
 
-@attrs.frozen(kw_only=True, slots=False)
-class ChatCompletionRequest(GenerationFields):
+class ChatCompletionRequest(GenerationFields, kw_only=True, frozen=True):
     messages: list[Any]
     tools: list[Any] | None = None
     tool_choice: str | JsonObject | None = None

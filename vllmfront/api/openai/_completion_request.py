@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import attrs
-
 from vllmfront.api.openai._fields import (
     I32,
     GenerationFields,
@@ -17,8 +15,7 @@ Prompt = str | Sequence[int]
 """Text, or token ids."""
 
 
-@attrs.frozen(kw_only=True, slots=False)
-class CompletionRequest(GenerationFields):
+class CompletionRequest(GenerationFields, kw_only=True, frozen=True):
     prompt: str | list[str | int | list[int]]
     prompt_embeds: Any = None
     suffix: str | None = None

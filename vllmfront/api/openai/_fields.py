@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-import attrs
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from vllmfront.errors import MalformedRequest, RequestRejected
 
@@ -17,22 +16,19 @@ JsonObject = dict[str, Any]
 _MOST_TOP_K = 2**32 - 1
 
 
-@attrs.frozen(kw_only=True)
-class StreamOptions:
+class StreamOptions(Struct, kw_only=True, frozen=True):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
 
 
-@attrs.frozen(kw_only=True)
-class RepetitionFields:
+class RepetitionFields(Struct, kw_only=True, frozen=True):
     max_pattern_size: U32
     min_count: U32
     min_pattern_size: U32 | None = None
 
 
-# Without slots, because a decoder fills so many of them four times as fast through a dict.
-@attrs.frozen(kw_only=True, slots=False)
-class GenerationFields:
+# A struct of msgspec's own: it decodes into one seven times as fast as into another class.
+class GenerationFields(Struct, kw_only=True, frozen=True):
     """Null stands for absent everywhere; unknown members are ignored."""
 
     model: str | None = None

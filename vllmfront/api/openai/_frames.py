@@ -7,7 +7,6 @@ where they say nothing, all other members are left out then: strict clients need
 from collections.abc import Sequence
 from typing import Protocol
 
-import attrs
 import msgspec
 
 _encode = msgspec.json.encode
@@ -23,8 +22,7 @@ EVENT_STREAM_HEADERS = (
 _NULLS = b',"logprobs":null,"finish_reason":null'
 
 
-@attrs.frozen
-class AnswerHead:
+class AnswerHead(msgspec.Struct, frozen=True):
     """What an answer, and each event of a stream, begins with."""
 
     id: str

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-import attrs
+from msgspec import Struct
 
 from vllmfront.api.openai._choice_text import ChoiceText
 from vllmfront.api.openai._finish import visible_ids
@@ -14,8 +14,7 @@ from vllmfront.api.openai._usage import usage_json
 from vllmfront.engine import EngineOutput, Logprobs
 
 
-@attrs.frozen(kw_only=True)
-class Extras:
+class Extras(Struct, kw_only=True, frozen=True):
     """What the events of a choice carry besides text, and when."""
 
     logprobs: LogprobsWriter | None = None

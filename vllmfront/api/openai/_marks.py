@@ -2,15 +2,14 @@
 
 import time
 
-import attrs
+from msgspec import Struct
 
 from vllmfront.api.http import HttpRequest
 from vllmfront.api.openai._fields import GenerationFields
 from vllmfront.api.openai._service import ModelService
 
 
-@attrs.frozen(kw_only=True)
-class RequestMarks:
+class RequestMarks(Struct, kw_only=True, frozen=True):
     """Made on arrival."""
 
     id: str

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-import attrs
+from msgspec import Struct
 
 from vllmfront.api.openai._choice_text import ChoiceText, EscapedText
 from vllmfront.api.openai._fast_choice import FastChoice
@@ -15,8 +15,7 @@ from vllmfront.engine import OutputSink
 from vllmfront.text import SamplingRequest, StopMatcher, Tokenizer
 
 
-@attrs.frozen
-class Pipelines:
+class Pipelines(Struct, frozen=True):
     """Makes the pipelines of one request; each choice has its own state."""
 
     tokenizer: Tokenizer

@@ -3,8 +3,8 @@
 import logging
 from collections.abc import Sequence
 
-import attrs
 import trio
+from msgspec import Struct
 
 from vllmfront.api.http import HttpRequest
 from vllmfront.api.openai._edge import close_cause, shutting_down
@@ -22,8 +22,7 @@ Sinks = Sequence[Sequence[OutputSink]]
 """One for each choice of each prompt."""
 
 
-@attrs.frozen(kw_only=True)
-class Admitted:
+class Admitted(Struct, kw_only=True, frozen=True):
     """A request that is ready to be sent: everything that can be refused was."""
 
     service: ModelService

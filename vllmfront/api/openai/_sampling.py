@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from operator import itemgetter
+from operator import attrgetter
 from typing import Any
 
 import attrs
@@ -101,14 +101,14 @@ class SamplingMemo:
         self._surface = surface
         self._names = _CHAT if surface is Surface.CHAT else _SHARED
         self._default_interval = default_interval
-        self._key = itemgetter(*sorted(self._names | _OTHERS))
+        self._key = attrgetter(*sorted(self._names | _OTHERS))
         self._known: dict[tuple[Any, ...], PreparedSampling] = {}
 
     def prepare(self, body: GenerationFields) -> PreparedSampling:
         """Return what *body* asks of sampling; its values may be unchecked yet."""
         if type(body.stop) is str and len(body.stop) > _MAX_STOP:
             return PreparedSampling(self._request(body))
-        key = self._key(vars(body))
+        key = self._key(body)
         try:
             prepared = self._known.get(key)
         except TypeError:  # not hashable
@@ -128,7 +128,7 @@ def _sampling(
     body: GenerationFields, surface: Surface, names: frozenset[str], default_interval: int
 ) -> SamplingRequest:
     given: dict[str, Any] = {
-        name: value for name, value in vars(body).items() if value is not None and name in names
+        name: value for name in names if (value := getattr(body, name)) is not None
     }
     repetition = body.repetition_detection
     if repetition is not None:

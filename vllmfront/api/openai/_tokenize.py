@@ -2,7 +2,6 @@
 
 from typing import Any, TypeVar
 
-import attrs
 import msgspec
 
 from vllmfront.api.http import HttpRequest, ResponseWriter
@@ -18,8 +17,7 @@ T = TypeVar("T")
 _encode = msgspec.json.encode
 
 
-@attrs.frozen(kw_only=True)
-class TokenizeChat:
+class TokenizeChat(msgspec.Struct, kw_only=True, frozen=True):
     """The form that is tried first."""
 
     model: str | None = None
@@ -51,8 +49,7 @@ class TokenizeChat:
         )
 
 
-@attrs.frozen(kw_only=True)
-class TokenizePrompt:
+class TokenizePrompt(msgspec.Struct, kw_only=True, frozen=True):
     """The form that counts where the other does not fit."""
 
     model: str | None = None
@@ -61,8 +58,7 @@ class TokenizePrompt:
     return_token_strs: bool | None = None
 
 
-@attrs.frozen(kw_only=True)
-class DetokenizeRequest:
+class DetokenizeRequest(msgspec.Struct, kw_only=True, frozen=True):
     model: str | None = None
     tokens: list[U32]
 

@@ -10,8 +10,7 @@ from vllmfront.engine import EngineOutput
 _encode = msgspec.json.encode
 
 
-@attrs.define
-class Usage:
+class Usage(msgspec.Struct):
     """What one HTTP request has used, over all its prompts and choices."""
 
     prompt_tokens: int = 0

@@ -6,6 +6,7 @@ from typing import Any
 
 import attrs
 import trio
+from msgspec.structs import replace
 
 from vllmfront.engine._fan_out import fan_out
 from vllmfront.engine._output import OutputSink
@@ -301,7 +302,7 @@ def _one_choice(request: EngineRequest) -> EngineRequest:
     sampling = request.sampling
     if not isinstance(sampling, SamplingParams) or sampling.n == 1:
         return request
-    return attrs.evolve(request, sampling=attrs.evolve(sampling, n=1))
+    return replace(request, sampling=replace(sampling, n=1))
 
 
 def _fitting(sinks: Sequence[OutputSink], request: EngineRequest) -> Sequence[OutputSink]:

@@ -1,7 +1,5 @@
 """Sampling parameters that many requests share: checked and encoded once."""
 
-import attrs
-
 from vllmfront.engine._request import SamplingParams
 from vllmfront.engine.wire import pack_sampling
 
@@ -56,7 +54,7 @@ class KnownParams:
         self._candidates.clear()
 
 
-_FIELDS = tuple(field.name for field in attrs.fields(SamplingParams))
+_FIELDS = SamplingParams.__struct_fields__
 
 
 def _can_be_shared(params: SamplingParams) -> bool:

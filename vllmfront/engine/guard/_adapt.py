@@ -1,6 +1,6 @@
 """Differences between engine versions that a rewritten request hides."""
 
-import attrs
+from msgspec.structs import replace
 
 from vllmfront.engine._request import EngineRequest, StructuredOutputs
 
@@ -22,7 +22,7 @@ def adapt_request(request: EngineRequest, vllm_version: str | None) -> EngineReq
         return request
     # Before 0.33 the engine fails a request that brings xgrammar a list of choices.
     grammar = _as_grammar(constraint)
-    return attrs.evolve(request, sampling=attrs.evolve(sampling, structured_outputs=grammar))
+    return replace(request, sampling=replace(sampling, structured_outputs=grammar))
 
 
 def _release(version: str | None) -> tuple[int, int]:
@@ -41,4 +41,4 @@ _ESCAPES = str.maketrans(
 def _as_grammar(constraint: StructuredOutputs) -> StructuredOutputs:
     choices = constraint.choice or ()
     alternatives = " | ".join(f'"{choice.translate(_ESCAPES)}"' for choice in choices)
-    return attrs.evolve(constraint, choice=None, grammar=f"root ::= {alternatives}")
+    return replace(constraint, choice=None, grammar=f"root ::= {alternatives}")
