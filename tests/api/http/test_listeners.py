@@ -13,6 +13,7 @@ from vllmfront.api.http import (
     HttpConfig,
     ListenConfig,
     Listener,
+    duplicate_listeners,
     open_listeners,
     raise_descriptor_limit,
     serve_http,
@@ -132,23 +133,69 @@ async def test_an_inherited_descriptor_is_served() -> None:
     with socket.create_server(("127.0.0.1", 0)) as inherited:
         fd = os.dup(inherited.fileno())
         os.set_inheritable(fd, True)  # takes no keywords
-        async with open_listeners(ListenConfig(fd=fd)) as listeners:
+        async with open_listeners(ListenConfig(fds=[fd])) as listeners:
             assert not os.get_inheritable(fd)
             assert await answers(listeners)
+
+
+async def test_several_descriptors_are_all_served_or_none(tmp_path: Path) -> None:
+    path = tmp_path / "http.sock"
+    with (
+        socket.create_server(("127.0.0.1", 0)) as tcp,
+        socket.socket(socket.AF_UNIX) as unix,
+    ):
+        unix.bind(str(path))
+        unix.listen()
+        fds = [os.dup(tcp.fileno()), os.dup(unix.fileno())]
+        async with open_listeners(ListenConfig(fds=fds)) as listeners:
+            assert await answers(listeners)
+        first = os.dup(tcp.fileno())
+        with pytest.raises(ConfigurationError, match="descriptor 999999"):
+            async with open_listeners(ListenConfig(fds=[first, 999_999])):
+                pass
+
+        with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
+            os.fstat(first)
+    assert path.exists()  # whoever made it removes it
+
+
+@pytest.mark.parametrize("unix", [False, True], ids=["tcp", "unix"])
+async def test_a_child_that_closes_its_duplicate_takes_nothing_away(
+    tmp_path: Path, unix: bool
+) -> None:
+    """Who connects between two children is answered by the second one."""
+    path = tmp_path / "http.sock"
+    config = ListenConfig(uds=str(path)) if unix else ListenConfig(port=0)
+    async with open_listeners(config) as owned:
+        with duplicate_listeners(owned) as lent:
+            assert await answers(lent)
+            lent[0].close()
+        address = owned[0].socket.getsockname()
+        with trio.socket.socket(owned[0].socket.family, socket.SOCK_STREAM) as client:
+            await client.connect(address)
+            await client.send(b"GET / HTTP/1.1\r\n\r\n")
+            with duplicate_listeners(owned) as lent:
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(serve_http, lent, echo, HttpConfig())
+
+                    assert b"200 OK" in await client.recv(1000)
+                    nursery.cancel_scope.cancel()
+        assert [listener.socket.fileno() for listener in lent] == [-1]
+        assert owned[0].socket.fileno() >= 0
 
 
 async def test_a_descriptor_that_does_not_listen_is_refused(tmp_path: Path) -> None:
     with socket.socket() as idle, (tmp_path / "file").open("w") as file:
         for fd in (idle.fileno(), file.fileno(), 999_999):
             with pytest.raises(ConfigurationError, match=f"descriptor {fd}"):
-                async with open_listeners(ListenConfig(fd=fd)):
+                async with open_listeners(ListenConfig(fds=[fd])):
                     pass
         assert idle.fileno() >= 0
 
 
 async def test_only_one_place_to_listen_may_be_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="choose one"):
-        async with open_listeners(ListenConfig(uds=str(tmp_path / "s"), fd=3)):
+        async with open_listeners(ListenConfig(uds=str(tmp_path / "s"), fds=[3])):
             pass
 
 
@@ -176,16 +223,19 @@ from tests.api.http.test_listeners import answers
 from vllmfront.api.http import ListenConfig, open_listeners
 
 servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+servers.append(socket.socket(socket.AF_UNIX))
+servers[2].bind(sys.argv[1])
+servers[2].listen()
 high = [os.dup2(s.fileno(), 50 + n) for n, s in enumerate(servers)]
-for n in range(2):
+for n in range(3):
     os.dup2(high[n], 3 + n)
 
 async def main():
-    os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="2", LISTEN_FDNAMES="grpc:http")
+    os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="3", LISTEN_FDNAMES="grpc:http:http")
     config = ListenConfig(systemd=True, systemd_name="http")
     async with open_listeners(config) as listeners:
-        assert [listener.socket.fileno() for listener in listeners] == [4]
-        assert not os.get_inheritable(3) and not os.get_inheritable(4)
+        assert [listener.socket.fileno() for listener in listeners] == [4, 5]
+        assert not any(os.get_inheritable(fd) for fd in (3, 4, 5))
         assert not any(name.startswith("LISTEN_") for name in os.environ)
         assert await answers(listeners)
 
@@ -195,13 +245,14 @@ os._exit(0)
     )
 
     process = await trio.run_process(
-        [sys.executable, str(script)],
+        [sys.executable, str(script), str(tmp_path / "s")],
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])},
         check=False,
         capture_stderr=True,
     )
 
     assert process.returncode == 0, process.stderr
+    assert (tmp_path / "s").exists()  # it is the service manager's
 
 
 def test_variables_of_the_service_manager_do_not_reach_children() -> None:

@@ -8,6 +8,7 @@ from vllmfront.api.http._listeners import (
     ListenConfig,
     Listener,
     adopt_listener,
+    duplicate_listeners,
     open_listeners,
     take_systemd_descriptors,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "Router",
     "TlsConfig",
     "adopt_listener",
+    "duplicate_listeners",
     "handler_as_asgi",
     "open_asgi_bridge",
     "open_listeners",

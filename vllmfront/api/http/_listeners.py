@@ -5,8 +5,8 @@ import errno
 import os
 import socket as stdlib_socket
 import stat
-from collections.abc import AsyncGenerator, MutableMapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import attrs
@@ -20,7 +20,7 @@ _FIRST_SYSTEMD_DESCRIPTOR = 3
 
 @attrs.frozen(kw_only=True)
 class ListenConfig:
-    """Where to listen: exactly one of a host, a Unix socket, a descriptor, or systemd."""
+    """Where to listen: exactly one of a host, a Unix socket, descriptors, or systemd."""
 
     host: str = "127.0.0.1"
     """A name or an address; the empty string listens on all addresses."""
@@ -31,8 +31,8 @@ class ListenConfig:
     uds: str | None = None
     """Path of a Unix socket, instead of host and port."""
 
-    fd: int | None = None
-    """An inherited listening descriptor, instead of host and port."""
+    fds: Sequence[int] = ()
+    """Inherited listening descriptors, instead of host and port."""
 
     systemd: bool = False
     """Take what the service manager has opened, instead of host and port."""
@@ -51,6 +51,13 @@ class Listener:
     name: str
     unlink: tuple[str, int, int] | None = None
     """A Unix socket's path, and the device and inode that make it ours."""
+
+    def duplicate(self) -> "Listener":
+        """Return the same socket for a child: one that closes it leaves ours, and any file, alone.
+
+        Connections that arrive while no child accepts wait for the next one.
+        """
+        return Listener(self.socket.dup(), self.name)
 
     def close(self) -> None:
         """Stop listening, waking whoever waits; may be called again."""
@@ -80,14 +87,25 @@ async def open_listeners(
             listener.close()
 
 
+@contextmanager
+def duplicate_listeners(listeners: Sequence[Listener]) -> Iterator[list[Listener]]:
+    """Lend the sockets to a child for as long as the block runs; it may close them earlier."""
+    with contextlib.ExitStack() as stack:
+        copies = []
+        for listener in listeners:
+            copies.append(listener.duplicate())
+            stack.callback(copies[-1].close)
+        yield copies
+
+
 async def _open(config: ListenConfig, environ: MutableMapping[str, str]) -> list[Listener]:
-    chosen = (config.uds is not None) + (config.fd is not None) + config.systemd
+    chosen = (config.uds is not None) + bool(config.fds) + config.systemd
     if chosen > 1:
-        raise ConfigurationError("choose one of a Unix socket, a descriptor and systemd to listen")
+        raise ConfigurationError("choose one of a Unix socket, descriptors and systemd to listen")
     if config.uds is not None:
         return [_listen_unix(config.uds, config.backlog)]
-    if config.fd is not None:
-        return [adopt_listener(config.fd, f"fd {config.fd}")]
+    if config.fds:
+        return _adopt_all({fd: f"fd {fd}" for fd in config.fds})
     if config.systemd:
         return _adopt_from_systemd(config.systemd_name, environ)
     return await _listen_tcp(config.host, config.port, config.backlog)
@@ -192,6 +210,17 @@ def _unlink_own(path: str, device: int, inode: int) -> None:
             Path(path).unlink()
 
 
+def _adopt_all(names: Mapping[int, str]) -> list[Listener]:
+    """Adopt all of these descriptors, or none."""
+    with contextlib.ExitStack() as stack:
+        listeners = []
+        for fd, name in names.items():
+            listeners.append(adopt_listener(fd, name))
+            stack.callback(listeners[-1].close)
+        stack.pop_all()
+        return listeners
+
+
 def adopt_listener(fd: int, name: str) -> Listener:
     """Take over an inherited listening socket; it is closed with the listener.
 
@@ -216,11 +245,11 @@ def adopt_listener(fd: int, name: str) -> Listener:
 
 def _adopt_from_systemd(name: str | None, environ: MutableMapping[str, str]) -> list[Listener]:
     descriptors = take_systemd_descriptors(environ)
-    chosen = [fd for fd, label in descriptors if name is None or label == name]
+    chosen = {fd: f"systemd fd {fd}" for fd, label in descriptors if name in {None, label}}
     if not chosen:
         wanted = "sockets" if name is None else f"a socket named {name!r}"
         raise ConfigurationError(f"the service manager has not passed {wanted} (LISTEN_FDS)")
-    return [adopt_listener(fd, f"systemd fd {fd}") for fd in chosen]
+    return _adopt_all(chosen)
 
 
 def take_systemd_descriptors(environ: MutableMapping[str, str]) -> list[tuple[int, str]]:
