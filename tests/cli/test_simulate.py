@@ -135,6 +135,7 @@ async def test_the_process_fails_by_a_plan_and_keeps_a_journal(tmp_path: Path) -
     assert len(first.rows) == 1
     assert process.returncode == 1
     assert [(entry.kind, entry.life, entry.request_ids) for entry in read_journal(journal)] == [
+        (None, 4, ()),
         (FaultKind.DROP, 4, ("r",)),
         (FaultKind.CRASH, 4, ()),
     ]

@@ -18,13 +18,13 @@ from vllmfront.engine.wire import (
     encode_abort,
 )
 from vllmfront.errors import ProtocolError
-from vllmfront.simulator import Simulator, SimulatorConfig, open_simulator
+from vllmfront.simulator import Simulator, SimulatorConfig, StartPhase, open_simulator
 from vllmfront.testing import (
     Fault,
     FaultKind,
     FaultPlan,
     FaultyRim,
-    Injected,
+    Incident,
     Moment,
     Odds,
     faulty_rims,
@@ -39,7 +39,7 @@ class Pair:
     """A stand-in with faults, the frontend before it, and what was injected."""
 
     def __init__(
-        self, frontend: RawFrontend, simulator: Simulator, injected: list[Injected]
+        self, frontend: RawFrontend, simulator: Simulator, injected: list[Incident]
     ) -> None:
         self.frontend = frontend
         self.simulator = simulator
@@ -77,7 +77,12 @@ class Pair:
 async def open_pair(
     *faults: Fault, step_time: float = 0.0, **fields: object
 ) -> AsyncGenerator[Pair]:
-    injected: list[Injected] = []
+    injected: list[Incident] = []
+
+    def note(incident: Incident) -> None:
+        if incident.fault is not None:
+            injected.append(incident)
+
     with trio.fail_after(TEST_SECONDS):
         async with open_raw_frontend() as frontend:
             config = SimulatorConfig(
@@ -86,7 +91,7 @@ async def open_pair(
                 vocab_size=1000,
                 **fields,  # type: ignore[arg-type]  # keywords of the caller
             )
-            rims = faulty_rims(FaultPlan(faults=faults), injected.append)
+            rims = faulty_rims(FaultPlan(faults=faults), note)
             async with open_simulator(config, rims) as simulator:
                 await frontend.shake_hands()
                 yield Pair(frontend, simulator, injected)
@@ -303,7 +308,7 @@ async def test_a_plan_gives_the_same_faults_again() -> None:
             runs.append([(one.fault, one.request_ids) for one in pair.injected])
 
     assert runs[0] == runs[1]
-    assert len({fault.kind for fault, _ in runs[0]}) > 2
+    assert len({fault.kind for fault, _ in runs[0] if fault is not None}) > 2
 
 
 async def test_outputs_are_counted_without_statistics_and_answers() -> None:
@@ -330,3 +335,12 @@ def test_a_rim_of_no_faults_stands_nowhere() -> None:
 
     assert rim.wake_at() == float("inf")
     assert rim.asleep_until() == -float("inf")
+
+
+def test_readiness_is_told() -> None:
+    told: list[Incident] = []
+    rim = FaultyRim((), 3, 1, told.append)
+    rim.reached(StartPhase.REGISTERED, 1.0)
+    rim.reached(StartPhase.READY, 2.0)
+
+    assert told == [Incident(rank=3, life=1, fault=None, time=2.0)]

@@ -14,6 +14,7 @@ from vllmfront.testing import (
     kill,
     stopped,
     write_program,
+    write_python,
 )
 
 SAY = [sys.executable, "-c", "import sys; print(*sys.argv[1:])", "life {life}"]
@@ -78,6 +79,19 @@ def test_a_faulty_life_still_heeds_a_termination(tmp_path: Path) -> None:
         process.terminate()
 
         assert process.wait(BUDGET) not in (0, None)
+
+
+def test_it_can_stand_for_a_python_that_has_an_engine(tmp_path: Path) -> None:
+    program = write_program(tmp_path, SAY)
+    python = write_python(tmp_path, program)
+    words = ["-m", "vllm.entrypoints.cli.main", "serve", "m", "--data-parallel-address", "h"]
+    words += ["--data-parallel-rpc-port", "7", "--data-parallel-size", "2", "--seed", "3"]
+    probe = subprocess.run([python, "-c", "import vllm"], timeout=BUDGET, check=False)
+    engine = subprocess.run([python, *words], stdout=subprocess.PIPE, timeout=BUDGET, check=False)
+
+    assert probe.returncode == 0
+    assert engine.stdout == b"life 0 --handshake tcp://h:7 --ranks 2\n"
+    assert len(program.pids()) == 1
 
 
 def test_the_process_of_each_life_is_known(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def _add_faults(parser: argparse.ArgumentParser) -> None:
         "--faults-journal",
         type=Path,
         metavar="FILE",
-        help="append a line of JSON for each fault that happened",
+        help="append a line of JSON for each fault that happened, and for each start",
     )
     add(
         "--rejoin-after-ms",

@@ -1,4 +1,4 @@
-"""Tells of the faults that are injected into simulated engines."""
+"""Tells of the faults that are incident into simulated engines."""
 
 import logging
 import time
@@ -10,29 +10,30 @@ from typing import TextIO
 import attrs
 
 from vllmfront.errors import ConfigurationError
-from vllmfront.testing import FaultKind, Injected, journal_line
+from vllmfront.testing import FaultKind, Incident, journal_line
 
 _LOGGER = logging.getLogger(__name__)
 
 
 @attrs.define
 class Witness:
-    """Tells a person, and the journal, of each fault that happens."""
+    """Tells a person of each fault that happens, and the journal of each incident."""
 
     journal: TextIO | None
     crashed: bool = False
     """Whether an engine has ended by a fault."""
 
-    def __call__(self, injected: Injected) -> None:
-        fault = injected.fault
-        self.crashed = self.crashed or fault.kind in (FaultKind.CRASH, FaultKind.DIE)
-        ids = ", ".join(injected.request_ids)
-        concerned = f" (requests {ids})" if ids else ""
-        _LOGGER.warning(
-            "rank %d, life %d: injecting %s%s", injected.rank, injected.life, fault, concerned
-        )
+    def __call__(self, incident: Incident) -> None:
+        fault = incident.fault
+        if fault is not None:
+            self.crashed = self.crashed or fault.kind in (FaultKind.CRASH, FaultKind.DIE)
+            ids = ", ".join(incident.request_ids)
+            concerned = f" (requests {ids})" if ids else ""
+            _LOGGER.warning(
+                "rank %d, life %d: injecting %s%s", incident.rank, incident.life, fault, concerned
+            )
         if self.journal is not None:
-            self.journal.write(journal_line(injected, time.time()) + "\n")
+            self.journal.write(journal_line(incident, time.time()) + "\n")
             self.journal.flush()
 
 

@@ -9,7 +9,7 @@ from vllmfront.testing._clients import (
 )
 from vllmfront.testing._fake_engine import REGISTRATION, FakeEngine
 from vllmfront.testing._fault import AT_START, DEADLY, TAMPERING, Fault, FaultKind, Moment
-from vllmfront.testing._faulty_rim import FaultyRim, Injected, Observer, faulty_rims
+from vllmfront.testing._faulty_rim import FaultyRim, Incident, Observer, faulty_rims
 from vllmfront.testing._journal import JournalEntry, journal_line, read_journal
 from vllmfront.testing._plan import FaultPlan, Odds, load_plan
 from vllmfront.testing._processes import (
@@ -19,6 +19,7 @@ from vllmfront.testing._processes import (
     kill,
     stopped,
     write_program,
+    write_python,
 )
 
 __all__ = [
@@ -36,7 +37,7 @@ __all__ = [
     "FaultyRim",
     "FlakyProgram",
     "HttpCall",
-    "Injected",
+    "Incident",
     "JournalEntry",
     "Moment",
     "Observer",
@@ -51,4 +52,5 @@ __all__ = [
     "read_journal",
     "stopped",
     "write_program",
+    "write_python",
 ]

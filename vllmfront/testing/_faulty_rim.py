@@ -22,12 +22,14 @@ _STANDING = (FaultKind.CRASH, FaultKind.DIE, FaultKind.HANG, FaultKind.STALL)
 
 
 @attrs.frozen(kw_only=True)
-class Injected:
-    """A fault that has happened, to one message where it concerns messages."""
+class Incident:
+    """A fault that has happened, to one message where it concerns messages; or good news."""
 
     rank: int
     life: int
-    fault: Fault
+    fault: Fault | None
+    """None: the engine has become ready."""
+
     time: float
     """Seconds of Trio's clock."""
 
@@ -35,7 +37,7 @@ class Injected:
     """The engine's ids of the requests that were tampered with."""
 
 
-Observer = Callable[[Injected], None]
+Observer = Callable[[Incident], None]
 
 
 class FaultyRim(Rim):
@@ -70,6 +72,7 @@ class FaultyRim(Rim):
     def reached(self, phase: StartPhase, now: float) -> bool:
         if phase is StartPhase.READY:
             self._ready_at = now
+            self._report(None, now)
             return True
         due = [one for one in self._waiting if one.on is Moment.START and one.at == phase]
         for fault in due:
@@ -167,10 +170,10 @@ class FaultyRim(Rim):
         self._report(fault, now, ids)
         return fault
 
-    def _report(self, fault: Fault, now: float, ids: Sequence[str] = ()) -> None:
+    def _report(self, fault: Fault | None, now: float, ids: Sequence[str] = ()) -> None:
         if self._observer is not None:
             self._observer(
-                Injected(
+                Incident(
                     rank=self._rank,
                     life=self._life,
                     fault=fault,

@@ -1,4 +1,4 @@
-"""Which faults have happened: a line of JSON for each, so that others can judge by them."""
+"""What has happened to engines: a line of JSON each, so that others can judge by it."""
 
 from pathlib import Path
 
@@ -6,16 +6,18 @@ import attrs
 import msgspec
 
 from vllmfront.testing._fault import FaultKind
-from vllmfront.testing._faulty_rim import Injected
+from vllmfront.testing._faulty_rim import Incident
 
 
 @attrs.frozen(kw_only=True)
 class JournalEntry:
-    """A fault that has happened."""
+    """A fault that has happened, or that an engine has become ready."""
 
     rank: int
     life: int
-    kind: FaultKind
+    kind: FaultKind | None
+    """None: the engine has become ready."""
+
     wall_time: float
     """Seconds since the epoch: the same for all processes of a machine."""
 
@@ -26,15 +28,16 @@ class JournalEntry:
     """The engine's ids of the requests that were tampered with."""
 
 
-def journal_line(injected: Injected, wall_time: float) -> str:
-    """Return the line for one fault, without its end."""
+def journal_line(incident: Incident, wall_time: float) -> str:
+    """Return the line for one incident, without its end."""
+    fault = incident.fault
     entry = JournalEntry(
-        rank=injected.rank,
-        life=injected.life,
-        kind=injected.fault.kind,
+        rank=incident.rank,
+        life=incident.life,
+        kind=None if fault is None else fault.kind,
         wall_time=wall_time,
-        seconds=injected.fault.seconds,
-        request_ids=tuple(injected.request_ids),
+        seconds=0.0 if fault is None else fault.seconds,
+        request_ids=tuple(incident.request_ids),
     )
     return msgspec.json.encode(entry).decode()
 

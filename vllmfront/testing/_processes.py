@@ -15,6 +15,20 @@ from attrs import validators
 
 _LAUNCHER = Path(__file__).with_name("_launcher.py")
 
+_PYTHON = """\
+#!/bin/sh
+if [ "$1" = "-c" ]; then exit 0; fi
+while [ $# -gt 0 ]; do
+    case "$1" in
+        --data-parallel-address) host="$2" ;;
+        --data-parallel-rpc-port) port="$2" ;;
+        --data-parallel-size) ranks="$2" ;;
+    esac
+    shift
+done
+exec "{program}" --handshake "tcp://$host:$port" --ranks "$ranks"
+"""
+
 
 class ProcessFaultKind(enum.Enum):
     """What a program does in place of running until it is told to stop."""
@@ -86,6 +100,18 @@ def write_program(
     program.path.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {_LAUNCHER} "{folder}" "$@"\n')
     program.path.chmod(0o755)
     return program
+
+
+def write_python(folder: Path, program: FlakyProgram) -> Path:
+    """Write what can stand for ``--python`` of ``vllmfront serve``: no vLLM, but *program*.
+
+    When it is asked to run an engine, *program* gets ``--handshake ADDRESS --ranks N`` after its
+    own words, as ``vllmfront simulate`` takes them.
+    """
+    path = folder / "python"
+    path.write_text(_PYTHON.format(program=program.path))
+    path.chmod(0o755)
+    return path
 
 
 def kill(pid: int) -> bool:
