@@ -3,6 +3,7 @@
 The HTTP status of each is decided in one table, in ``vllmfront.api``.
 """
 
+from collections.abc import Sequence
 from typing import Self
 
 
@@ -93,4 +94,19 @@ class ProtocolError(VllmFrontError):
 
 
 class RestartLimitExceeded(VllmFrontError):
-    """Raised when a child failed too often; its supervisor gives up, so its parent must act."""
+    """Raised when a child failed too often; its supervisor gives up, so its parent must act.
+
+    ``causes`` are the children's own errors, several where they failed at once. It is raised by
+    itself, with them as its cause, whatever nurseries there are on the way.
+    """
+
+    def __init__(self, message: str, causes: Sequence[Exception] = ()) -> None:
+        super().__init__(message)
+        self.causes = tuple(causes)
+        if self.causes:
+            single = len(self.causes) == 1
+            self.__cause__ = self.causes[0] if single else ExceptionGroup(message, self.causes)
+
+
+class FirstStartFailed(RestartLimitExceeded):
+    """Raised when a child failed before all had been ready once; never retried, on no level."""

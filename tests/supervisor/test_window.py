@@ -1,6 +1,6 @@
 import pytest
 
-from vllmfront.supervisor import RestartWindow
+from vllmfront.supervisor._window import RestartWindow, ServiceClock
 
 
 def test_as_many_restarts_as_tolerated_are_admitted() -> None:
@@ -18,11 +18,47 @@ def test_what_is_older_than_the_period_is_forgotten() -> None:
     assert window.admit(20.5)
 
 
+def test_an_entry_as_old_as_the_period_counts_however_floats_round() -> None:
+    window = RestartWindow(intensity=1, period=0.3)
+
+    assert window.admit(1e6)
+    assert not window.admit(1e6 + 0.1 + 0.2)
+
+
+def test_counting_forgets_nothing() -> None:
+    window = RestartWindow(intensity=1, period=10.0)
+    window.admit(0.0)
+
+    assert window.count(20.0) == 0
+    assert window.forget(20.0) == 1
+    assert window.forget(20.0) == 0
+
+
+def test_restarts_are_counted_by_their_causes() -> None:
+    window = RestartWindow(intensity=9, period=10.0)
+    window.admit(0.0, "one", "two")
+    window.admit(1.0, "one")
+
+    assert [window.count(1.0, name) for name in ("one", "two", "three", None)] == [2, 1, 0, 2]
+
+
 def test_no_intensity_gives_up_at_once() -> None:
     assert not RestartWindow(intensity=0, period=1.0).admit(0.0)
 
 
-@pytest.mark.parametrize(("intensity", "period"), [(-1, 1.0), (1, 0.0)])
-def test_nonsense_is_refused(intensity: int, period: float) -> None:
-    with pytest.raises(ValueError, match="must be"):
-        RestartWindow(intensity=intensity, period=period)
+def test_a_held_clock_stands_still() -> None:
+    clock = ServiceClock()
+    shown = [clock.read(5.0)]
+    clock.hold(10.0)
+    clock.hold(11.0)
+    shown += [clock.read(10.0), clock.read(100.0)]
+    clock.release(110.0)
+    clock.release(111.0)
+    shown += [clock.read(110.0), clock.read(112.0)]
+
+    assert shown == [5.0, 10.0, 10.0, 10.0, 12.0]
+
+
+@pytest.mark.parametrize("now", [0.0, 3.0])
+def test_a_clock_that_was_never_held_shows_the_time(now: float) -> None:
+    assert ServiceClock().read(now) == now

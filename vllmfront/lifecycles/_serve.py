@@ -34,7 +34,7 @@ from vllmfront.lifecycles._stats import DEFAULT_INTERVAL, StatsLog
 from vllmfront.supervisor import (
     ChildSpec,
     Restart,
-    RestartWindow,
+    RestartPolicy,
     Shutdown,
     Supervisor,
     serve_signals,
@@ -85,10 +85,11 @@ async def serve(  # noqa: ASYNC128 (the child that listens calls it)
             root = Supervisor(
                 "root",
                 _children(config, ears, client, shutdown, on_loaded),
-                RestartWindow(intensity=0, period=1.0),
+                RestartPolicy(intensity=0),
+                shutdown=shutdown,
             )
             serving = Serving(listeners=ears, handshake_address=client.handshake_address)
-            await root.supervise(shutdown, task_status=_Readiness(task_status, serving))
+            await root.run(shutdown.requested, task_status=_Readiness(task_status, serving))
     _LOGGER.info("stopped")
 
 

@@ -1,5 +1,15 @@
 """Child specs, restart policy, processes and signals; knows neither engines nor HTTP."""
 
+from vllmfront.supervisor._errors import ChildCannotEnd, ChildNotReady, ChildReturned
+from vllmfront.supervisor._events import (
+    ChildFailed,
+    ChildReady,
+    ChildStuck,
+    Event,
+    GaveUp,
+    Response,
+    RestartDropped,
+)
 from vllmfront.supervisor._notify import (
     Notifier,
     microseconds,
@@ -7,6 +17,7 @@ from vllmfront.supervisor._notify import (
     serve_watchdog,
     watchdog_interval,
 )
+from vllmfront.supervisor._policy import Backoff, RestartPolicy
 from vllmfront.supervisor._process import (
     ManagedProcess,
     ProcessEnded,
@@ -18,25 +29,27 @@ from vllmfront.supervisor._process import (
 )
 from vllmfront.supervisor._shutdown import Shutdown
 from vllmfront.supervisor._signals import Reloads, SignalActions, serve_signals
-from vllmfront.supervisor._spec import (
-    ChildSnapshot,
-    ChildSpec,
-    ChildState,
-    Restart,
-    Run,
-    SupervisorSnapshot,
-)
+from vllmfront.supervisor._snapshot import ChildSnapshot, SupervisorSnapshot
+from vllmfront.supervisor._spec import ChildSpec, Restart, Run
 from vllmfront.supervisor._stack import describe_task
-from vllmfront.supervisor._supervisor import ChildNotReady, ChildReturned, Supervisor
+from vllmfront.supervisor._state import ChildState
+from vllmfront.supervisor._strategy import Strategy
+from vllmfront.supervisor._supervisor import Supervisor
 from vllmfront.supervisor._wait import wait_any
-from vllmfront.supervisor._window import RestartWindow
 
 __all__ = [
+    "Backoff",
+    "ChildCannotEnd",
+    "ChildFailed",
     "ChildNotReady",
+    "ChildReady",
     "ChildReturned",
     "ChildSnapshot",
     "ChildSpec",
     "ChildState",
+    "ChildStuck",
+    "Event",
+    "GaveUp",
     "ManagedProcess",
     "Notifier",
     "ProcessEnded",
@@ -44,11 +57,14 @@ __all__ = [
     "ProcessHandle",
     "ProcessSpec",
     "Reloads",
+    "Response",
     "Restart",
-    "RestartWindow",
+    "RestartDropped",
+    "RestartPolicy",
     "Run",
     "Shutdown",
     "SignalActions",
+    "Strategy",
     "Supervisor",
     "SupervisorSnapshot",
     "adopt_process",

@@ -7,6 +7,8 @@ import attrs
 import trio
 from attrs import validators
 
+from vllmfront.supervisor._snapshot import SupervisorSnapshot
+
 
 class Run(Protocol):
     """The body of a child, called anew for each incarnation."""
@@ -17,7 +19,8 @@ class Run(Protocol):
         """Work until *stop* is set, or cancelled.
 
         Calls ``task_status.started()`` once it can do its work, or answer honestly that it cannot
-        yet; children that start after it count on that.
+        yet; children that start after it count on that. Everything that an incarnation uses is
+        made in here: nothing of the one before can be used again.
         """
 
 
@@ -29,6 +32,17 @@ class Restart(enum.Enum):
     TEMPORARY = enum.auto()  # never
 
 
+class Subtree(Protocol):
+    """A supervisor that is a child's body, as its parent sees it."""
+
+    def snapshot(self) -> SupervisorSnapshot:
+        """Show it as it is now."""
+
+
+CANCEL_BUDGET = 15.0
+"""Seconds a cancelled child may clean up: above the bounded clean-ups of all that we run."""
+
+
 @attrs.frozen(kw_only=True)
 class ChildSpec:
     """How one child starts, stops and comes back; no running state in here."""
@@ -37,47 +51,23 @@ class ChildSpec:
     run: Run
     restart: Restart = Restart.PERMANENT
     start_budget: float = attrs.field(default=60.0, validator=validators.gt(0))
-    """Seconds from spawn to ``started()``; past it the start has failed."""
+    """Seconds from spawn to ``started()``; past it the start has failed. May be infinite."""
 
     stop_budget: float = attrs.field(default=5.0, validator=validators.ge(0))
     """Seconds from the request to stop until the child is cancelled."""
 
+    cancel_budget: float = attrs.field(default=CANCEL_BUDGET, validator=validators.ge(0))
+    """Seconds from there until it counts as stuck."""
 
-class ChildState(enum.Enum):
-    """Where a child is in its life."""
+    significant: bool = attrs.field(default=False)
+    """Whether its end, which is not followed by another start, ends its supervisor as well."""
 
-    NEW = enum.auto()
-    STARTING = enum.auto()
-    READY = enum.auto()
-    STOPPING = enum.auto()
-    STUCK = enum.auto()
-    """Cancelled, and running on all the same."""
+    subtree: Subtree | None = None
+    """The supervisor that *run* belongs to, if it is one; see ``Supervisor.as_child``."""
 
-    STOPPED = enum.auto()
-    FAILED = enum.auto()
-
-
-@attrs.frozen(kw_only=True)
-class ChildSnapshot:
-    """One child at one moment, for operators."""
-
-    name: str
-    state: ChildState
-    generation: int
-    """Incarnations so far."""
-
-    since: float
-    """Monotonic seconds at which the state began."""
-
-    last_failure: str | None
-
-
-@attrs.frozen(kw_only=True)
-class SupervisorSnapshot:
-    """A supervisor and its children at one moment, in the order of start."""
-
-    name: str
-    restarts: int
-    """In the window."""
-
-    children: tuple[ChildSnapshot, ...]
+    @significant.validator
+    def _check_significant(self, _: object, significant: bool) -> None:
+        if significant and self.restart is Restart.PERMANENT:
+            raise ValueError(
+                f"{self.name} is permanent, so it never ends for good: it cannot be significant"
+            )

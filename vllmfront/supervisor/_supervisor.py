@@ -1,289 +1,233 @@
 """Interprets a table of child specs: ordered start, restarts, reverse stop.
 
-The supervisor's loop runs in the body of the nursery whose children it watches. Children are
-shielded from outer cancellation, because cancelling an outer scope reaches all tasks at once and
-would destroy the order; in exchange the supervisor stops each of them within a bounded time, and
-lifts the shield of one that has used it up.
+The loop runs in the body of the nursery whose children it watches, and decides on exit reports
+that the children leave; it waits for one child in particular only while it stops one, which takes
+a bounded time. Children are shielded from outer cancellation, because cancelling an outer scope
+reaches all tasks at once and would destroy the order; in exchange the supervisor stops each of
+them itself.
 """
 
 import logging
 import math
-from collections.abc import Sequence
+import random as chances
+from collections.abc import Callable, Sequence
 
-import attrs
 import trio
 
-from vllmfront.errors import RestartLimitExceeded, VllmFrontError
+from vllmfront.supervisor._child import Child
+from vllmfront.supervisor._events import Event
+from vllmfront.supervisor._level import Level
+from vllmfront.supervisor._log import log_event
+from vllmfront.supervisor._policy import RestartPolicy
 from vllmfront.supervisor._shutdown import Shutdown
-from vllmfront.supervisor._spec import (
-    ChildSnapshot,
-    ChildSpec,
-    ChildState,
-    Restart,
-    SupervisorSnapshot,
-)
-from vllmfront.supervisor._stack import describe_task
-from vllmfront.supervisor._wait import wait_any
-from vllmfront.supervisor._window import RestartWindow
+from vllmfront.supervisor._snapshot import ChildSnapshot, SupervisorSnapshot
+from vllmfront.supervisor._spec import ChildSpec, Restart
+from vllmfront.supervisor._state import ChildState, overall
+from vllmfront.supervisor._strategy import Strategy
+from vllmfront.supervisor._tree import Plan, Tree
 
 _LOGGER = logging.getLogger(__name__)
 
-_CANCEL_BUDGET = 15.0
-"""Seconds a cancelled child may clean up: above the bounded clean-ups of all that we run."""
-
-
-class ChildReturned(VllmFrontError):
-    """Raised for a permanent child that returned although nobody had asked it to."""
-
-
-class ChildNotReady(VllmFrontError):
-    """Raised for a child that used up its start budget."""
-
-
-class _Readiness:
-    """The task status that a child gets: its word that it can answer."""
-
-    def __init__(self, ready: trio.Event) -> None:
-        self._ready = ready
-
-    def started(self, value: None = None) -> None:
-        del value
-        self._ready.set()
-
-
-@attrs.define(eq=False)
-class _Child:
-    spec: ChildSpec
-    state: ChildState = ChildState.NEW
-    generation: int = 0
-    since: float = -math.inf
-    last_failure: str | None = None
-    failure: Exception | None = None
-    judged: bool = True
-    """Whether the policy has seen the end of this incarnation."""
-
-    stop: trio.Event = attrs.field(factory=trio.Event)
-    ready: trio.Event = attrs.field(factory=trio.Event)
-    ended: trio.Event = attrs.field(factory=trio.Event)
-    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
-    """Shielded until the budget of the incarnation has run out."""
-
-    task: trio.lowlevel.Task | None = None
-
-    @property
-    def stuck(self) -> bool:
-        return self.state is ChildState.STUCK
-
-    def begin(self) -> None:
-        """Make everything of a new incarnation anew."""
-        self.stop, self.ready, self.ended = trio.Event(), trio.Event(), trio.Event()
-        self.scope = trio.CancelScope(shield=True)
-        self.failure = None
-        self.judged = False
-        self.generation += 1
-        self.enter(ChildState.STARTING)
-
-    def enter(self, state: ChildState) -> None:
-        self.state, self.since = state, trio.current_time()
-
-    async def run(self) -> None:
-        """Run one incarnation and note how it ended; the named edge for its errors."""
-        self.task = trio.lowlevel.current_task()
-        try:
-            with self.scope:
-                await self.spec.run(self.stop, task_status=_Readiness(self.ready))
-        except Exception as exc:  # noqa: BLE001 - a child's edge: the policy decides
-            self.failure = exc
-        finally:
-            self.task = None
-            self.ended.set()
-            if self.stuck:
-                self.enter(ChildState.STOPPED)
-
-    def judge(self) -> bool:
-        """Weigh the end by the restart kind; False asks for a restart."""
-        self.judged = True
-        if self.failure is None and self.spec.restart is Restart.PERMANENT:
-            self.failure = ChildReturned(f"{self.spec.name} returned without being asked to")
-        if self.failure is None:
-            self.enter(ChildState.STOPPED)
-            return True
-        self.note_failure()
-        self.enter(ChildState.FAILED)
-        level = logging.DEBUG if isinstance(self.failure, VllmFrontError) else logging.ERROR
-        _LOGGER.log(level, "%s failed", self.spec.name, exc_info=self.failure)
-        return self.spec.restart is Restart.TEMPORARY
-
-    def note_failure(self) -> None:
-        self.last_failure = str(self.failure) or type(self.failure).__name__
-
-    def snapshot(self) -> ChildSnapshot:
-        return ChildSnapshot(
-            name=self.spec.name,
-            state=self.state,
-            generation=self.generation,
-            since=self.since,
-            last_failure=self.last_failure,
-        )
+_MARGIN = 1.0
+"""Seconds for a supervisor's own work around that of its children."""
 
 
 class Supervisor:
-    """Children of one_for_one: each is restarted alone, and too many restarts end them all."""
+    """Children with one policy; a supervisor may itself be the child of another."""
 
-    def __init__(self, name: str, specs: Sequence[ChildSpec], window: RestartWindow) -> None:
-        self.name = name
-        self._children = [_Child(spec) for spec in specs]
-        self._window = window
+    def __init__(
+        self,
+        name: str,
+        specs: Sequence[ChildSpec],
+        policy: RestartPolicy,
+        *,
+        shutdown: Shutdown,
+        strategy: Strategy = Strategy.ONE_FOR_ONE,
+        handle: bool = False,
+        on_event: Callable[[Event], None] | None = None,
+        random: Callable[[], float] = chances.random,
+    ) -> None:
+        """Plan a supervisor, which :meth:`run` brings to life.
+
+        Args:
+            name: For operators, and as a child's name.
+            specs: The children, in the order of their start.
+            policy: How often and when they are restarted.
+            shutdown: The program's end: once it is requested nothing is started any more, and its
+                deadline bounds every stop.
+            strategy: Whom a failing child takes along.
+            handle: Whether to report itself started at once, while the children come up.
+            on_event: Gets everything that happens, after it was logged; must not block.
+            random: The source of jitter; returns numbers between 0 and 1.
+        """
+        if len({spec.name for spec in specs}) < len(specs):
+            raise ValueError(f"the children of {name} need names of their own")
+        self._plan = Plan(
+            name=name,
+            specs=tuple(specs),
+            policy=policy,
+            strategy=strategy,
+            shutdown=shutdown,
+            random=random,
+            emit=self._emit,
+        )
+        self._handle = handle
+        self._on_event = on_event
+        self._state = Level(ChildState.NEW)
+        self._since: float | None = None
+        self._levels = {spec.name: Level(ChildState.NEW) for spec in specs}
+        self._tree = Tree(self._plan, self._levels, self._refresh, None)
+        self._running = False
+        self._ending = False
 
     def __repr__(self) -> str:
-        states = ", ".join(f"{child.spec.name} {child.state.name}" for child in self._children)
-        return f"<Supervisor {self.name}: {states}>"
+        states = ", ".join(f"{child.name} {child.state.name}" for child in self._tree.children)
+        return f"<Supervisor {self.name} {self.state.name}: {states}>"
+
+    @property
+    def name(self) -> str:
+        return self._plan.name
+
+    @property
+    def state(self) -> ChildState:
+        """READY when all children are; otherwise what is missing, or how it ended."""
+        return self._state.value
+
+    async def wait_state(self, *wanted: ChildState) -> ChildState:
+        """Wait until the supervisor's state is one of *wanted*, and return it."""
+        return await self._state.wait(*wanted)
+
+    async def wait_child(self, name: str, *wanted: ChildState) -> ChildState:
+        """Wait until the state of the child *name* is one of *wanted*, and return it."""
+        return await self._levels[name].wait(*wanted)
+
+    @property
+    def stop_limit(self) -> float:
+        """Seconds that stopping all children may take, one after the other."""
+        return _MARGIN + sum(spec.stop_budget + spec.cancel_budget for spec in self._plan.specs)
+
+    def as_child(
+        self, restart: Restart = Restart.PERMANENT, *, significant: bool = False
+    ) -> ChildSpec:
+        """Describe this supervisor as a child of another; its budgets are its children's."""
+        starts = (spec.start_budget + spec.cancel_budget for spec in self._plan.specs)
+        return ChildSpec(
+            name=self.name,
+            run=self.run,
+            restart=restart,
+            start_budget=math.inf if self._handle else _MARGIN + sum(starts),
+            stop_budget=self.stop_limit,
+            cancel_budget=self.stop_limit,
+            significant=significant,
+            subtree=self,
+        )
 
     def snapshot(self) -> SupervisorSnapshot:
-        """Show all children as they are now."""
+        """Show all children as they are now, with what is below them."""
+        now = trio.current_time()
+        tree, policy = self._tree, self._plan.policy
+        due = [child.due for child in tree.children if child.due is not None]
         return SupervisorSnapshot(
             name=self.name,
-            restarts=self._window.count(trio.current_time()),
-            children=tuple(child.snapshot() for child in self._children),
+            state=self.state,
+            since=self._since,
+            strategy=self._plan.strategy,
+            restarts=tree.restarts.count(now),
+            intensity=policy.intensity,
+            period=policy.period,
+            next_try=min(due, default=None),
+            children=tuple(
+                _show(child, tree.restarts.count(now, child.name)) for child in tree.children
+            ),
         )
 
-    async def supervise(
-        self,
-        shutdown: Shutdown,
-        *,
-        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    async def run(
+        self, stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Run the children until *shutdown*, or until one fails too often.
+        """Run the children until *stop*, or until one fails too often: the body of a child.
 
         Then, and when cancelled, stops them in reverse order: each is asked, and cancelled when
-        its budget or the program's is used up. Reports itself started when all are ready. A child
-        that does not even end then keeps this waiting; *shutdown* is hurried, so that whoever owns
-        the process can end it.
+        its budget or the program's is used up. Reports itself started when all are ready, or at
+        once if it is a handle. Returns when asked to stop, and when a significant child has done
+        its work. A child that does not even end when cancelled keeps this waiting; the shutdown is
+        hurried, so that whoever owns the process can end it. May be run again after its end:
+        everything but its waiters is made anew.
 
         Raises:
-            RestartLimitExceeded: A child failed at its first start, or too often. The cause is
-                its own error; the other children have been stopped.
+            FirstStartFailed: A child failed before all had been ready once.
+            RestartLimitExceeded: A child failed too often, or cannot be ended. The children's own
+                errors are its causes; the other children have been stopped.
         """
-        failed: _Child | None = None
-        async with trio.open_nursery() as nursery:
-            try:
-                failed = await self._start_all(nursery, shutdown)
-                if failed is None and not shutdown.requested.is_set():
-                    task_status.started()
-                    failed = await self._watch(nursery, shutdown)
-            finally:
-                with trio.move_on_after(self._stop_limit(), shield=True) as scope:
-                    for child in reversed(self._children):
-                        await self._stop(child, shutdown)
-                if scope.cancelled_caught:
-                    _LOGGER.error("%r: the children took too long to stop", self)
-                self._give_up_on_stuck(shutdown)
-        if failed is not None:
-            raise RestartLimitExceeded(f"{failed.spec.name} failed") from failed.failure
+        if self._running:
+            raise RuntimeError(f"{self.name} runs already")
+        tree = self._begin()
+        if self._handle:
+            task_status.started()
+        failure: Exception | None = None
+        end = ChildState.FAILED
+        try:
+            async with trio.open_nursery() as nursery:
+                try:
+                    announce = _ignore if self._handle else task_status.started
+                    failure = await tree.watch(nursery, stop, announce)
+                finally:
+                    self._ending = True
+                    self._refresh()
+                    with trio.move_on_after(self.stop_limit, shield=True):
+                        await tree.stop_all()
+            if failure is not None:
+                raise failure
+            end = ChildState.STOPPED
+        finally:
+            self._running = False
+            self._enter(end)
 
-    async def _start_all(self, nursery: trio.Nursery, shutdown: Shutdown) -> _Child | None:
-        """Start every child, each when the one before is ready; return one that fails.
+    def _begin(self) -> Tree:
+        """Make everything of one run anew."""
+        self._running, self._ending = True, False
+        for level in self._levels.values():
+            level.set(ChildState.NEW)
+        self._tree = Tree(self._plan, self._levels, self._refresh, trio.current_time())
+        self._enter(ChildState.STARTING)
+        return self._tree
 
-        A failure now is not retried: it is a mistake in the configuration, more often than not.
-        """
-        for child in self._children:
-            await self._start(nursery, child, shutdown)
-            if shutdown.requested.is_set():
-                return None
-            if child.stuck or (child.ended.is_set() and not child.judge()):
-                return child
-        return None
+    def _refresh(self) -> None:
+        """Take over what has changed below."""
+        state = overall(child.state for child in self._tree.children)
+        ending = self._ending or self._tree.dropped
+        self._enter(ChildState.STOPPING if ending and state is not ChildState.STUCK else state)
 
-    async def _start(self, nursery: trio.Nursery, child: _Child, shutdown: Shutdown) -> None:
-        """Start one incarnation and wait until it is ready, ended, or not wanted any more."""
-        child.begin()
-        nursery.start_soon(child.run, name=f"{self.name}/{child.spec.name}")
-        with trio.move_on_after(child.spec.start_budget) as budget:
-            await wait_any(child.ready.wait, child.ended.wait, shutdown.requested.wait)
-        if budget.cancelled_caught:
-            await self._cancel(child, "was not ready")
-            child.failure = ChildNotReady(
-                f"{child.spec.name} was not ready within {child.spec.start_budget:g} s"
-            )
-            child.note_failure()
-        elif child.ready.is_set() and not child.ended.is_set():
-            child.enter(ChildState.READY)
+    def _enter(self, state: ChildState) -> None:
+        if state is not self.state:
+            self._since = trio.current_time()
+            self._state.set(state)
 
-    async def _watch(self, nursery: trio.Nursery, shutdown: Shutdown) -> _Child | None:
-        """Apply the policy to whatever ends; return the child that is one too many."""
-        while not shutdown.requested.is_set():
-            for child in self._children:
-                while child.ended.is_set() and not child.judged:
-                    if child.judge():
-                        break
-                    if not self._window.admit(trio.current_time()):
-                        return child
-                    self._log_restart(child)
-                    await self._start(nursery, child, shutdown)
-                    if child.stuck:
-                        return child
-            running = [child.ended.wait for child in self._children if not child.judged]
-            await wait_any(shutdown.requested.wait, *running)
-        return None
-
-    def _log_restart(self, child: _Child) -> None:
-        _LOGGER.warning(
-            "restarting %s at once, attempt %d (restart %d of at most %d in %g s): %s",
-            child.spec.name,
-            child.generation + 1,
-            self._window.count(trio.current_time()),
-            self._window.intensity,
-            self._window.period,
-            child.last_failure,
-        )
-
-    def _give_up_on_stuck(self, shutdown: Shutdown) -> None:
-        """Ask for the end of the program where a child can neither be ended nor replaced."""
-        stuck = [child.spec.name for child in self._children if child.stuck]
-        if stuck:
-            shutdown.hurry(f"{', '.join(stuck)} cannot be ended")
-
-    def _stop_limit(self) -> float:
-        return sum(child.spec.stop_budget + _CANCEL_BUDGET for child in self._children)
-
-    async def _stop(self, child: _Child, shutdown: Shutdown) -> None:
-        """Ask, wait within the budgets, cancel, and wait for the end."""
-        if child.generation == 0 or child.judged or child.stuck:
+    def _emit(self, event: Event) -> None:
+        """Log, and tell the owner; the named edge for the owner's errors."""
+        log_event(event)
+        if self._on_event is None:
             return
-        child.enter(ChildState.STOPPING)
-        child.stop.set()
-        own = trio.current_time() + child.spec.stop_budget
-        with trio.move_on_at(min(own, shutdown.end)) as budget:
-            if not shutdown.hurried.is_set():
-                await wait_any(child.ended.wait, shutdown.hurried.wait)
-                budget.deadline = min(own, shutdown.end)
-            await child.ended.wait()
-        if not await self._cancel(child, "did not stop"):
-            return
-        if child.failure is not None:
-            child.note_failure()
-            bug = None if isinstance(child.failure, VllmFrontError) else child.failure
-            text = "%s failed while stopping: %s"
-            _LOGGER.warning(text, child.spec.name, child.last_failure, exc_info=bug)
-        child.enter(ChildState.STOPPED)
+        try:
+            self._on_event(event)
+        except Exception:
+            _LOGGER.exception("%s: whoever watches it failed at %r", self.name, event)
 
-    async def _cancel(self, child: _Child, reason: str) -> bool:
-        """Cancel one that has used up its budget; False: it is stuck, it does not end even so."""
-        if child.ended.is_set():
-            return True
-        took = trio.current_time() - child.since
-        _LOGGER.warning("cancelling %s, which %s within %.3g s", child.spec.name, reason, took)
-        child.scope.shield = False
-        child.scope.cancel(reason=f"{child.spec.name} {reason} in time")
-        with trio.move_on_after(_CANCEL_BUDGET):
-            await child.ended.wait()
-        if child.task is None:
-            return True
-        child.enter(ChildState.STUCK)
-        _LOGGER.error(
-            "%s is stuck: cancelled, it has not ended within %g s; it hangs at\n%s",
-            child.spec.name,
-            _CANCEL_BUDGET,
-            describe_task(child.task),
-        )
-        return False
+
+def _ignore() -> None:
+    """Do nothing: a handle is started already."""
+
+
+def _show(child: Child, restarts: int) -> ChildSnapshot:
+    tree = None if child.spec.subtree is None else child.spec.subtree.snapshot()
+    inner = tree if child.state is ChildState.READY else None
+    return ChildSnapshot(
+        name=child.name,
+        state=child.state if inner is None else inner.state,
+        generation=child.generation,
+        since=child.since if inner is None else inner.since,
+        restarts=restarts,
+        next_try=child.due if inner is None else inner.next_try,
+        first_failure=child.first_failure,
+        last_failure=child.last_failure,
+        tree=tree,
+    )

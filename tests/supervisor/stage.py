@@ -1,0 +1,166 @@
+"""Children that do as they are told, and a supervisor around them, under a clock that jumps."""
+
+import math
+from collections.abc import Callable
+
+import attrs
+import trio
+
+from vllmfront.errors import RestartLimitExceeded
+from vllmfront.supervisor import (
+    Backoff,
+    ChildSpec,
+    ChildState,
+    Event,
+    Restart,
+    RestartPolicy,
+    Shutdown,
+    Strategy,
+    Supervisor,
+)
+
+AT_ONCE = Backoff(base=0.0, jitter=0.0)
+"""No delay before a restart."""
+
+STEADY = Backoff(base=1.0, factor=2.0, cap=60.0, jitter=0.0, reset_after=60.0)
+"""Delays of 1, 2, 4 ... seconds."""
+
+
+@attrs.define
+class Stage:
+    """Children that note what happens to them, with the time."""
+
+    log: list[tuple[float, str]] = attrs.field(factory=list)
+    begun: float = attrs.field(factory=trio.current_time)
+
+    def note(self, what: str) -> None:
+        self.log.append((trio.current_time() - self.begun, what))
+
+    def child(  # each knob is one way to behave
+        self,
+        name: str,
+        *,
+        ready_after: float = 0.0,
+        ends_after: float = math.inf,
+        fails: bool = False,
+        lives: int = 1_000_000,
+        stop_takes: float = 0.0,
+        restart: Restart = Restart.PERMANENT,
+        start_budget: float = 60.0,
+        stop_budget: float = 5.0,
+        significant: bool = False,
+    ) -> ChildSpec:
+        """Describe a child.
+
+        Args:
+            name: Its name.
+            ready_after: Seconds until it is ready; negative: its life ends without.
+            ends_after: Seconds from there until it ends by itself.
+            fails: Whether it ends with an error.
+            lives: Incarnations that end by themselves; the next one is healthy.
+            stop_takes: Seconds from the request to stop until it does.
+            restart: When it comes back.
+            start_budget: Its time to start.
+            stop_budget: Its time to stop.
+            significant: Whether its end matters to its supervisor.
+        """
+        born = 0
+
+        async def run(
+            stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+        ) -> None:
+            nonlocal born
+            born += 1
+            self.note(f"{name} begins")
+            try:
+                await trio.sleep(abs(ready_after))
+                if ready_after >= 0:
+                    task_status.started()
+                with trio.move_on_after(ends_after if born <= lives else math.inf):
+                    await stop.wait()
+                    await trio.sleep(stop_takes)
+                    self.note(f"{name} stopped")
+                    return
+                if fails:
+                    raise RuntimeError(f"{name} broke")
+                self.note(f"{name} returned")
+            except trio.Cancelled:
+                self.note(f"{name} cancelled")
+                raise
+
+        return ChildSpec(
+            name=name,
+            run=run,
+            restart=restart,
+            start_budget=start_budget,
+            stop_budget=stop_budget,
+            significant=significant,
+        )
+
+    @property
+    def events(self) -> list[str]:
+        return [what for _, what in self.log]
+
+    def times(self, what: str) -> list[float]:
+        """Return the seconds at which *what* happened."""
+        return [time for time, each in self.log if each == what]
+
+
+def make_shutdown(budget: float = 0.0, margin: float = 30.0) -> Shutdown:
+    return Shutdown(budget=budget, margin=margin)
+
+
+def supervisor(
+    *specs: ChildSpec,
+    name: str = "root",
+    shutdown: Shutdown | None = None,
+    intensity: int = 0,
+    period: float = 60.0,
+    backoff: Backoff = AT_ONCE,
+    strategy: Strategy = Strategy.ONE_FOR_ONE,
+    handle: bool = False,
+    on_event: Callable[[Event], None] | None = None,
+    random: Callable[[], float] = lambda: 0.0,
+) -> Supervisor:
+    return Supervisor(
+        name,
+        specs,
+        RestartPolicy(intensity=intensity, period=period, backoff=backoff),
+        shutdown=shutdown or make_shutdown(),
+        strategy=strategy,
+        handle=handle,
+        on_event=on_event,
+        random=random,
+    )
+
+
+async def run_for(
+    seconds: float, tree: Supervisor, shutdown: Shutdown | None = None
+) -> RestartLimitExceeded | None:
+    """Run a tree, ask for its end after *seconds*, and return what it raised."""
+    raised: list[RestartLimitExceeded] = []
+    stop = trio.Event()
+
+    async def run() -> None:
+        try:
+            await tree.run(stop)
+        except RestartLimitExceeded as exc:
+            raised.append(exc)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        await trio.sleep(seconds)
+        stop.set()
+        if shutdown is not None:
+            shutdown.request("the test is over")
+    return raised[0] if raised else None
+
+
+def states(tree: Supervisor) -> list[ChildState]:
+    return [child.state for child in tree.snapshot().children]
+
+
+def generations(tree: Supervisor) -> list[int]:
+    return [child.generation for child in tree.snapshot().children]
+
+
