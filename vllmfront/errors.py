@@ -3,12 +3,20 @@
 The HTTP status of each is decided in one table, in ``vllmfront.api``.
 """
 
+import enum
 from collections.abc import Sequence
 from typing import Self
 
 
 class VllmFrontError(Exception):
     """Base of all errors raised on purpose; anything else that escapes is a bug."""
+
+    def twin(self) -> Self:
+        """Return the same error for another task to raise: each raise adds to a traceback."""
+        twin = type(self).__new__(type(self))
+        twin.args = self.args
+        twin.__dict__.update(self.__dict__)
+        return twin
 
 
 # The client is to blame.
@@ -54,19 +62,110 @@ class ConfigurationError(VllmFrontError):
     """Raised when flags, files or the environment make no sense together. Ends start-up."""
 
 
-# The engine is to blame, or absent.
+# Nobody has to change the request: there is no engine for it now, or no room, or no time.
 
 
-class EngineUnavailable(VllmFrontError):
-    """Raised when the engine cannot take requests now; a later try may succeed. Becomes a 503.
+class Reason(enum.StrEnum):
+    """Why a request is not served now, for programs: the ``reason`` of an error's JSON."""
 
-    ``retry_after`` is a hint in seconds.
+    LOADING = "loading"
+    """The model or its engine is being loaded for the first time."""
+
+    RECOVERING = "recovering"
+    """An engine died, and another is on its way."""
+
+    STALLED = "stalled"
+    """The engine lives, and says nothing about what it works on."""
+
+    REFUSED = "refused"
+    """The engine took the request for one that it can serve later."""
+
+    PAUSED = "paused"
+    ASLEEP = "asleep"
+    DRAINING = "draining"
+    """This server is about to end."""
+
+    FAILED = "failed"
+    """No engine is left, and nobody has undertaken to start another."""
+
+    QUEUE_FULL = "queue_full"
+    """As many requests are in flight as the operator allows."""
+
+    TOO_MANY_QUEUED_TOKENS = "too_many_queued_tokens"
+    """As many prompt tokens wait for their first answer as the operator allows."""
+
+    OVERLOADED = "overloaded"
+    """This server itself is late with its work."""
+
+    INTERRUPTED = "interrupted"
+    """The engine died under the request, which could not be sent again or continued."""
+
+    TIMED_OUT = "timed_out"
+    """The request's own deadline has passed."""
+
+
+class ServiceUnavailable(VllmFrontError):
+    """Raised when a request cannot be served now; a later try may succeed. Becomes a 503.
+
+    ``retry_after`` is a hint in seconds; ``reason`` is for programs, the message for people.
     """
 
-    def __init__(self, message: str, *, retry_after: int = 5) -> None:
+    def __init__(self, message: str, *, reason: Reason, retry_after: float = 5.0) -> None:
         super().__init__(message)
         self.message = message
+        self.reason = reason
         self.retry_after = retry_after
+
+
+class EngineUnavailable(ServiceUnavailable):
+    """Raised when the engine cannot take requests now. Becomes a 503."""
+
+
+class Overloaded(ServiceUnavailable):
+    """Raised when there is more to do than the operator allows. Becomes a 503.
+
+    ``limit`` is what is allowed, and ``current`` what there was, in the unit of ``reason``.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: Reason,
+        limit: float,
+        current: float,
+        retry_after: float = 1.0,
+    ) -> None:
+        super().__init__(message, reason=reason, retry_after=retry_after)
+        self.limit = limit
+        self.current = current
+
+
+class RequestInterrupted(ServiceUnavailable):
+    """Raised when a request's engine died, and the request cannot go on elsewhere. Becomes a 503.
+
+    It may be tried again, from its beginning.
+    """
+
+    def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
+        super().__init__(message, reason=Reason.INTERRUPTED, retry_after=retry_after)
+
+
+class RequestTimedOut(VllmFrontError):
+    """Raised when a request's deadline passes before its end. Becomes a 504.
+
+    ``timeout`` is how many seconds it had.
+    """
+
+    reason = Reason.TIMED_OUT
+
+    def __init__(self, message: str, *, timeout: float | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.timeout = timeout
+
+
+# The engine is to blame.
 
 
 class EngineDied(VllmFrontError):

@@ -10,7 +10,11 @@ INTERNAL_MESSAGE = "Internal server error"
 """What clients learn of our own bugs, and of engine failures without an explanation."""
 
 
-def error_json(status: int, kind: str, message: str, param: str | None = None) -> bytes:
-    """Return ``{"error": {...}}``."""
+def error_json(
+    status: int, kind: str, message: str, param: str | None = None, reason: str | None = None
+) -> bytes:
+    """Return ``{"error": {...}}``; ``reason`` stands in it where there is one."""
     fields: dict[str, Any] = {"message": message, "type": kind, "param": param, "code": status}
+    if reason is not None:
+        fields["reason"] = reason
     return _encode({"error": fields})

@@ -1,16 +1,20 @@
 """The one table that turns errors into HTTP statuses."""
 
+import math
+
 import attrs
 
 from vllmfront.api._error_json import INTERNAL_MESSAGE, error_json
 from vllmfront.api.http import Headers, ResponseWriter
 from vllmfront.errors import (
     EngineRequestFailed,
-    EngineUnavailable,
     FeatureNotServed,
     MalformedRequest,
     ModelNotFound,
+    Reason,
     RequestRejected,
+    RequestTimedOut,
+    ServiceUnavailable,
     UtilityCallTimeout,
     VllmFrontError,
 )
@@ -25,11 +29,14 @@ class ErrorAnswer:
     message: str
     param: str | None = None
     retry_after: int | None = None
-    """Seconds until another try may succeed; becomes a header."""
+    """Whole seconds until another try may succeed; becomes a header."""
+
+    reason: Reason | None = None
+    """Why a later try may succeed; only those answers have it in their JSON."""
 
     def json(self) -> bytes:
         """Return ``{"error": {...}}``, as a body and as the data of a stream event."""
-        return error_json(self.status, self.type, self.message, self.param)
+        return error_json(self.status, self.type, self.message, self.param, self.reason)
 
 
 _TABLE: tuple[tuple[type[Exception], int, str], ...] = (
@@ -37,7 +44,8 @@ _TABLE: tuple[tuple[type[Exception], int, str], ...] = (
     (ModelNotFound, 404, "NotFoundError"),
     (RequestRejected, 400, "BadRequestError"),
     (FeatureNotServed, 501, "NotImplementedError"),
-    (EngineUnavailable, 503, "ServiceUnavailableError"),
+    (ServiceUnavailable, 503, "ServiceUnavailableError"),
+    (RequestTimedOut, 504, "GatewayTimeoutError"),
     (UtilityCallTimeout, 504, "GatewayTimeoutError"),
     (VllmFrontError, 500, "InternalServerError"),
 )
@@ -52,8 +60,13 @@ def answer_to(error: Exception) -> ErrorAnswer:
         message = INTERNAL_MESSAGE
     _, status, kind = row or _TABLE[-1]
     param = error.param if isinstance(error, RequestRejected) else None
-    retry_after = error.retry_after if isinstance(error, EngineUnavailable) else None
-    return ErrorAnswer(status, kind, message, param, retry_after)
+    retry_after = reason = None
+    if isinstance(error, ServiceUnavailable):
+        retry_after = max(1, math.ceil(error.retry_after))
+        reason = error.reason
+    elif isinstance(error, RequestTimedOut):
+        reason = error.reason
+    return ErrorAnswer(status, kind, message, param, retry_after, reason)
 
 
 def respond_with_error(response: ResponseWriter, error: Exception) -> ErrorAnswer:

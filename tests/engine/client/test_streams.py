@@ -36,6 +36,7 @@ from vllmfront.errors import (
     EngineDied,
     EngineRequestFailed,
     EngineUnavailable,
+    Reason,
     RequestRejected,
 )
 from vllmfront.testing import FakeEngine
@@ -234,7 +235,7 @@ async def test_a_second_waiter_is_refused() -> None:
     [
         (None, None, TerminalCause.CLIENT_GONE),
         (None, TerminalCause.CLIENT_STALLED, TerminalCause.CLIENT_STALLED),
-        (EngineUnavailable("closing"), None, TerminalCause.SHUTDOWN),
+        (EngineUnavailable("closing", reason=Reason.DRAINING), None, TerminalCause.SHUTDOWN),
         (RuntimeError("a bug"), None, TerminalCause.INTERNAL_ERROR),
     ],
 )

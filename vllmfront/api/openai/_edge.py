@@ -15,7 +15,7 @@ from vllmfront.api.http import (
 )
 from vllmfront.api.openai._service import ServiceSlot
 from vllmfront.engine.metrics import TerminalCause
-from vllmfront.errors import EngineUnavailable, VllmFrontError
+from vllmfront.errors import EngineUnavailable, Reason, ServiceUnavailable, VllmFrontError
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ def close_cause(request: HttpRequest) -> TerminalCause:
 
 def shutting_down() -> EngineUnavailable:
     """Return what clients are told whose requests a shutdown cuts off."""
-    return EngineUnavailable("The server is shutting down.")
+    return EngineUnavailable("The server is shutting down.", reason=Reason.DRAINING)
 
 
 class InferenceRoute:
@@ -67,7 +67,7 @@ class InferenceRoute:
         """Answer *error*, unless an answer is on its way that ends in its own manner."""
         if not response.started:
             answer = respond_with_error(response, error)
-            if isinstance(error, EngineUnavailable):  # one line of why is in the log already
+            if isinstance(error, ServiceUnavailable):  # one line of why is in the log already
                 _LOGGER.debug("Refused a request with %d: %s", answer.status, error)
             elif answer.status >= 500:  # noqa: PLR2004  # server errors
                 _LOGGER.error("A request failed with %d: %s", answer.status, error)

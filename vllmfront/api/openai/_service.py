@@ -14,7 +14,7 @@ from vllmfront.engine import (
     OutputSink,
     RequestStream,
 )
-from vllmfront.errors import EngineUnavailable, ModelNotFound, VllmFrontError
+from vllmfront.errors import EngineUnavailable, ModelNotFound, Reason, VllmFrontError
 from vllmfront.models import GenerationDefaults
 from vllmfront.text import GrammarChecker, LogprobDecoder, SamplingLimits, Surface, Tokenizer
 
@@ -91,7 +91,9 @@ class ModelService:
         """
         length = self.engine.max_model_len
         if length is None:
-            raise EngineUnavailable("The engine is not ready: it has not joined yet.")
+            raise EngineUnavailable(
+                "The engine is not ready: it has not joined yet.", reason=Reason.LOADING
+            )
         return length
 
     def check_model(self, name: str | None) -> None:
@@ -114,8 +116,12 @@ class ModelService:
             return
         error = self.engine.error
         if state is EngineState.DEAD and error is not None:
-            raise EngineUnavailable(f"The engine is gone: {str(error).rstrip('.')}.") from error
-        raise EngineUnavailable(f"The engine is not ready: its state is {state.name}.")
+            raise EngineUnavailable(
+                f"The engine is gone: {str(error).rstrip('.')}.", reason=Reason.FAILED
+            ) from error
+        raise EngineUnavailable(
+            f"The engine is not ready: its state is {state.name}.", reason=Reason.LOADING
+        )
 
     def logprob_decoder(self, *, skip_special_tokens: bool, as_token_ids: bool) -> LogprobDecoder:
         """Return the decoder for one way of asking; it is made once."""
@@ -150,5 +156,7 @@ class ServiceSlot:
             EngineUnavailable: It is still being loaded.
         """
         if self._service is None:
-            raise EngineUnavailable("The model is not ready: its state is LOADING.")
+            raise EngineUnavailable(
+                "The model is not ready: its state is LOADING.", reason=Reason.LOADING
+            )
         return self._service

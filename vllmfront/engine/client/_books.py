@@ -21,6 +21,7 @@ from vllmfront.engine.wire import encode_abort, encode_add
 from vllmfront.errors import (
     EngineRequestFailed,
     EngineUnavailable,
+    Reason,
     RequestRejected,
     VllmFrontError,
 )
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 MAX_POSTED = 16
 """Requests that wait for each other: more would delay the first, and save little."""
+
+_REASONS = {EngineState.LOADING: Reason.LOADING, EngineState.DEAD: Reason.FAILED}
 
 
 class Books:
@@ -217,7 +220,7 @@ class Books:
         children = self.flush(self.children.values())
         self.abort(children)
         for child in children:
-            self.fail(child, cause, type(error)(str(error)))
+            self.fail(child, cause, error.twin())
 
     def fail_rank(self, rank: EngineRank) -> None:
         """End everything that runs on *rank*, which is lost; what was not sent goes elsewhere."""
@@ -313,7 +316,9 @@ class Books:
                     param="data_parallel_rank",
                 )
             if rank.state is not EngineState.READY:
-                raise EngineUnavailable(f"engine {pinned} is {rank.state.value}")
+                raise EngineUnavailable(
+                    f"engine {pinned} is {rank.state.value}", reason=_REASONS[rank.state]
+                )
             return rank
         ready = self._membership.ready()
         if not ready:  # the last one is just being lost

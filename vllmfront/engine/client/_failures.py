@@ -6,6 +6,7 @@ from vllmfront.engine.client._child import Child
 from vllmfront.errors import (
     EngineRequestFailed,
     EngineUnavailable,
+    Reason,
     RequestRejected,
     VllmFrontError,
 )
@@ -22,7 +23,8 @@ def failure_of(output: EngineOutput, child: Child) -> VllmFrontError:
         if error.code == "validation_error":
             return RequestRejected(error.message, param=param)
         if error.retryable:
-            return EngineUnavailable(error.message)
+            reason = Reason.PAUSED if error.code == "engine_paused" else Reason.REFUSED
+            return EngineUnavailable(error.message, reason=reason)
         return EngineRequestFailed(error.message)
     if output.mm_cache_miss_hashes:
         return EngineRequestFailed("The engine has forgotten the media of this request; try again")

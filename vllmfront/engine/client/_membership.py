@@ -9,7 +9,7 @@ from vllmfront.engine.client._state import EngineState, StateLevel
 from vllmfront.engine.metrics import EngineMetrics
 from vllmfront.engine.transport import MessageRouter, PeerGone
 from vllmfront.engine.wire import Registration
-from vllmfront.errors import EngineDied, EngineUnavailable, StartupFailed, VllmFrontError
+from vllmfront.errors import EngineDied, EngineUnavailable, Reason, StartupFailed, VllmFrontError
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +137,9 @@ class Membership:
         """Return why no engine can take a request."""
         if self.state.value is EngineState.DEAD:
             return self._first_death()
-        return EngineUnavailable("The engine is loading the model; try again later")
+        return EngineUnavailable(
+            "The engine is loading the model; try again later", reason=Reason.LOADING
+        )
 
     def ready(self) -> list[EngineRank]:
         """Return the engines that serve now."""
@@ -145,7 +147,7 @@ class Membership:
 
     def _first_death(self) -> VllmFrontError:
         error = self.state.error
-        return EngineDied("no engine is left") if error is None else type(error)(str(error))
+        return EngineDied("no engine is left") if error is None else error.twin()
 
     def _update(self) -> None:
         states = {engine.state for engine in self.ranks.values()}

@@ -35,7 +35,7 @@ from vllmfront.engine.transport import (
     tcp_address,
 )
 from vllmfront.engine.wire import EngineAddresses
-from vllmfront.errors import ConfigurationError, EngineUnavailable, StartupFailed
+from vllmfront.errors import ConfigurationError, EngineUnavailable, Reason, StartupFailed
 
 ABORT_LINGER = 100
 """Milliseconds that the last aborts get to leave when a client closes."""
@@ -107,7 +107,7 @@ async def open_engine_client(
             try:
                 yield parts.client
             finally:
-                closed = EngineUnavailable("The engine client was closed")
+                closed = EngineUnavailable("The engine client was closed", reason=Reason.DRAINING)
                 parts.books.fail_all(closed, TerminalCause.SHUTDOWN)
                 nursery.cancel_scope.cancel(reason="the engine client was closed")
 

@@ -47,4 +47,4 @@ class EngineRank:
         error = self.error
         if error is None:
             return EngineDied(f"engine {self.rank} is not connected")
-        return type(error)(str(error))
+        return error.twin()
