@@ -6,9 +6,10 @@ import pytest
 from vllmfront.cli import UsageError
 from vllmfront.cli import _serve_flags as table
 from vllmfront.cli import _unserved_flags as unserved
+from vllmfront.cli import _values as values
 from vllmfront.cli._parse import build_parser, parse
 from vllmfront.cli._serve import build_config, shared_words, split_words
-from vllmfront.lifecycles import RestartConfig, RestartIntensity, ServeConfig
+from vllmfront.lifecycles import RequestsConfig, RestartConfig, RestartIntensity, ServeConfig
 
 
 def config(*words: str, environment: Mapping[str, str] | None = None) -> ServeConfig:
@@ -270,9 +271,51 @@ def test_the_help_shows_every_option_that_is_served() -> None:
     assert "(default: 127.0.0.1)" in text
 
 
-def test_the_reference_rejects_as_many_options_as_we_know() -> None:
-    assert len(unserved.REJECTED) == len(set(unserved.REJECTED)) == 51
+def test_all_options_that_the_reference_rejects_are_known() -> None:
+    served = {"--max-num-queued-reqs", "--max-num-queued-tokens"}
+
+    assert len(served.union(unserved.REJECTED)) == len(unserved.REJECTED) + 2 == 51
+    assert served < set(table.flags())
     assert not set(unserved.REJECTED) & set(table.flags())
+
+
+def test_what_becomes_of_requests_is_policy() -> None:
+    made = config(
+        *("--default-request-timeout", "2.5", "--max-num-queued-reqs", "0"),
+        *("--max-num-queued-tokens", "32K", "--max-loop-lag", "0", "--no-request-continuation"),
+        *("--request-recovery-wait", "0", "--request-retries", "0"),
+    )
+
+    assert config().requests == RequestsConfig()
+    assert made.requests == RequestsConfig(
+        default_timeout=2.5,
+        max_queued=0,
+        max_queued_tokens=32768,
+        max_loop_lag=0,
+        continuation=False,
+        recovery_wait=0,
+        retries=0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("0", 0), ("100", 100), ("32k", 32_000), ("1K", 1024), ("2.5k", 2500), ("1M", 2**20)],
+)
+def test_counts_may_be_short(text: str, value: int) -> None:
+    assert values.count(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "k", "1.5K", "1.5", "-1", "1x", "1e3", "9999999T"])
+def test_other_counts_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"whole number|fraction|is not in"):
+        values.count(text)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "soon"])
+def test_no_time_at_all_is_no_time_limit(text: str) -> None:
+    with pytest.raises(UsageError, match="--default-request-timeout"):
+        config("--default-request-timeout", text)
 
 
 def test_json_is_forwarded_as_it_was_meant() -> None:

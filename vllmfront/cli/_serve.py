@@ -19,6 +19,7 @@ from vllmfront.lifecycles import (
     EngineConfig,
     ListenConfig,
     ModelConfig,
+    RequestsConfig,
     RestartConfig,
     ServeConfig,
     ServerConfig,
@@ -79,6 +80,7 @@ def build_config(model: str, given: Given, engine_words: Sequence[str]) -> Serve
         ),
         chat=ChatConfig(**sections.get("chat", {})),
         decoding=DecodingConfig(**sections.get("decoding", {})),
+        requests=RequestsConfig(**sections.get("requests", {})),
         server=ServerConfig(
             cors=CorsConfig(**sections.get("server.cors", {})),
             tls=TlsConfig(**sections.get("server.tls", {})),

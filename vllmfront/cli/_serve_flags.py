@@ -6,10 +6,11 @@ from vllmfront.cli import _unserved_flags
 from vllmfront.cli._flag import Flag
 from vllmfront.cli._listen_flags import ENGINES, LISTENER
 from vllmfront.cli._model_flags import DECODING, MODEL
+from vllmfront.cli._request_flags import REQUESTS
 from vllmfront.cli._restart_flags import RESTARTS
 from vllmfront.cli._server_flags import SERVER, TLS
 
-GROUPS = (LISTENER, ENGINES, RESTARTS, MODEL, DECODING, SERVER, TLS)
+GROUPS = (LISTENER, ENGINES, RESTARTS, MODEL, DECODING, REQUESTS, SERVER, TLS)
 
 SHARED = (
     "--revision",

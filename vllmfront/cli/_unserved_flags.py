@@ -55,8 +55,6 @@ REJECTED = (
     "--log-config-file",
     "--log-error-stack",
     "--max-log-len",
-    "--max-num-queued-reqs",
-    "--max-num-queued-tokens",
     "--media-io-kwargs",
     "--middleware",
     "--mm-hasher-algorithm",

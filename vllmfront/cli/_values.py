@@ -1,5 +1,6 @@
 """Readers of single option values: text in, value out, ``ValueError`` with a reason for people."""
 
+import decimal
 import itertools
 import json
 import math
@@ -23,6 +24,22 @@ def integer(low: int, high: int) -> Callable[[str], int]:
         return value
 
     return parse
+
+
+_MULTIPLIERS = {
+    "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
+    "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40,
+}  # fmt: skip
+
+
+def count(text: str) -> int:
+    """Read a whole number; ``32k`` and ``25.6k`` are short for decimal ones, ``32K`` for binary."""
+    if not (short := re.fullmatch(r"([0-9]{1,15})(\.[0-9]{1,9})?([kmgtKMGT])", text)):
+        return integer(0, 2**63 - 1)(text)
+    if short[2] and short[3].isupper():
+        raise ValueError(f"{short[3]} counts in powers of two and takes no fraction")
+    number = decimal.Decimal(short[1] + (short[2] or ""))
+    return integer(0, 2**63 - 1)(str(int(number * _MULTIPLIERS[short[3]])))
 
 
 def seconds(text: str) -> float:

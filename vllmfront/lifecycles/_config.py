@@ -146,6 +146,32 @@ class DecodingConfig:
 
 
 @attrs.frozen(kw_only=True)
+class RequestsConfig:
+    """What a request may cost, and what is done for one that its engine has left."""
+
+    default_timeout: float | None = None
+    """Seconds from a request's arrival to its end, unless it says otherwise; None: no limit."""
+
+    max_queued: int | None = None
+    """Choices in flight, waiting and running, beyond which requests are refused; None: no limit."""
+
+    max_queued_tokens: int | None = None
+    """Prompt tokens that wait for their first answer, from which on requests are refused."""
+
+    max_loop_lag: float = 1.0
+    """Seconds that our event loop may be late, for some time, before requests are refused."""
+
+    recovery_wait: float = 30.0
+    """Seconds that a request waits for an engine in place of one that was lost."""
+
+    retries: int = 2
+    """How often a request is sent again after its engine was lost."""
+
+    continuation: bool = True
+    """Whether a stream that has delivered tokens goes on elsewhere."""
+
+
+@attrs.frozen(kw_only=True)
 class CorsConfig:
     """Which web pages of other origins may call us."""
 
@@ -214,6 +240,7 @@ class ServeConfig:
     engine: EngineConfig = attrs.field(factory=EngineConfig)
     chat: ChatConfig = attrs.field(factory=ChatConfig)
     decoding: DecodingConfig = attrs.field(factory=DecodingConfig)
+    requests: RequestsConfig = attrs.field(factory=RequestsConfig)
     server: ServerConfig = attrs.field(factory=ServerConfig)
 
     def check(self) -> None:

@@ -168,6 +168,9 @@ def _client_config(
         all_local=all_ours,
         watch_loading=not all_ours,
         ready_timeout=engine.ready_timeout,
+        recovery_wait=config.requests.recovery_wait,
+        request_retries=config.requests.retries,
+        continuation=config.requests.continuation,
         randomize_ids=not switch(environ, "VLLM_DISABLE_REQUEST_ID_RANDOMIZATION"),
         count_metrics=config.server.log_stats,
         histogram_bounds={
