@@ -30,6 +30,7 @@ from vllmfront.simulator._messages import Answer, Death, Message, Raw, StepOutpu
 from vllmfront.simulator._rim import Rim, StartPhase
 from vllmfront.simulator._sockets import (
     DEATH_LINGER_MS,
+    HANDSHAKE_LINGER_MS,
     Context,
     Dealer,
     Pusher,
@@ -118,7 +119,9 @@ class SimulatedEngine:
         """
         with ExitStack() as stack:
             handshake = stack.enter_context(
-                connect_dealer(context, self._config.handshake, self.rank)
+                connect_dealer(
+                    context, self._config.handshake, self.rank, linger=HANDSHAKE_LINGER_MS
+                )
             )
             local, headless = self._config.local, self._config.headless
             handshake.send(encode_hello(Hello(local=local, headless=headless)))
@@ -132,6 +135,7 @@ class SimulatedEngine:
             if not await self._passes(StartPhase.REGISTERED):
                 return
             handshake.send(encode_ready(Ready(local=local, headless=headless)))
+            handshake.close()
             logger.info("rank %d: registered with %s", self.rank, self._config.handshake)
             self._rim.reached(StartPhase.READY, trio.current_time())
             self._ready.set()

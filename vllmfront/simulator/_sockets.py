@@ -9,6 +9,9 @@ from vllmfront.engine.transport import MessageReceiver
 DEATH_LINGER_MS = 4000
 """How long a closed output socket may still try to deliver: the news of a death must arrive."""
 
+HANDSHAKE_LINGER_MS = 5000
+"""How long the last word of the start-up may still try to arrive."""
+
 Context = zmq.Context[zmq.Socket[bytes]]
 
 
@@ -37,11 +40,11 @@ class Pusher:
         self._socket.close()
 
 
-def connect_dealer(context: Context, address: str, rank: int) -> Dealer:
-    """Connect to a ROUTER under the identity of *rank*."""
+def connect_dealer(context: Context, address: str, rank: int, *, linger: int = 0) -> Dealer:
+    """Connect to a ROUTER under the identity of *rank*; *linger* in milliseconds."""
     socket = context.socket(zmq.DEALER)
     socket.setsockopt(zmq.IDENTITY, rank.to_bytes(2, "little"))
-    return Dealer(_connect(socket, address))
+    return Dealer(_connect(socket, address), linger=linger)
 
 
 def connect_pusher(context: Context, address: str) -> Pusher:

@@ -54,6 +54,26 @@ def test_without_a_handshake_of_ours_a_registration_is_enough() -> None:
     assert roster.steps == (Step.REGISTRATION,)
 
 
+def test_where_another_process_answers_too_a_registration_tells_of_a_new_engine() -> None:
+    roster = Roster([0, 1, 2])
+    roster.inherit(0, REGISTRATION)
+    roster.hello(2)
+    assert [roster.unannounced(rank) for rank in range(3)] == [False, False, False]
+
+    roster.shared = True
+
+    assert [roster.unannounced(rank) for rank in range(3)] == [True, True, False]
+    assert roster.missing(Step.READY) == [1, 2]
+
+
+def test_a_second_ready_means_nothing() -> None:
+    roster = Roster([0])
+    for step in Step:
+        take(roster, 0, step)
+
+    assert roster.ready(0) is None
+
+
 def test_identities_are_two_bytes() -> None:
     assert [identity_of(rank) for rank in (0, 1, 258, 65535)] == [
         b"\x00\x00",

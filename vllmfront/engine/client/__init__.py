@@ -3,17 +3,21 @@
 from vllmfront.engine.client._client import EngineClient
 from vllmfront.engine.client._config import EngineClientConfig
 from vllmfront.engine.client._info import ClientSnapshot, EngineInfo, RankSnapshot
-from vllmfront.engine.client._open import open_engine_client
+from vllmfront.engine.client._open import Inheritance, open_engine_client
 from vllmfront.engine.client._state import EngineState
 from vllmfront.engine.client._stream import RequestStream
+from vllmfront.engine.client._succession import EngineLegacy, Succession
 
 __all__ = [
     "ClientSnapshot",
     "EngineClient",
     "EngineClientConfig",
     "EngineInfo",
+    "EngineLegacy",
     "EngineState",
+    "Inheritance",
     "RankSnapshot",
     "RequestStream",
+    "Succession",
     "open_engine_client",
 ]

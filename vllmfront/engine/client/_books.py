@@ -42,6 +42,8 @@ class Books:
         membership: Membership,
         metrics: EngineMetrics,
         ids: IdSource,
+        *,
+        client_index: int = 0,
     ) -> None:
         self.children: dict[str, Child] = {}
         """What the reader looks outputs up in."""
@@ -49,6 +51,7 @@ class Books:
         self.metrics = metrics
         self._membership = membership
         self._ids = ids
+        self._client_index = client_index
         self._streams: set[RequestStream] = set()
         self._posted: list[Child] = []
         membership.on_loss(self.fail_rank)
@@ -70,7 +73,12 @@ class Books:
             raise _id_taken(request.request_id)
         taken.add(internal_id)
         child.internal_id = internal_id
-        child.frames = encode_add(request, internal_id=internal_id, sampling=child.encoded_sampling)
+        child.frames = encode_add(
+            request,
+            internal_id=internal_id,
+            client_index=self._client_index,
+            sampling=child.encoded_sampling,
+        )
 
     def begin(self, stream: RequestStream, children: Sequence[Child]) -> None:
         """Post some of the prepared children of *stream*; where one cannot be, all end.

@@ -20,6 +20,7 @@ from vllmfront.engine.client._membership import Membership
 from vllmfront.engine.client._rank import EngineRank
 from vllmfront.engine.client._state import EngineState
 from vllmfront.engine.client._stream import CHOICES_A_TURN, RequestStream
+from vllmfront.engine.client._succession import Succession
 from vllmfront.engine.client._utility import DEFAULT_CALL_SECONDS, UtilityCalls
 from vllmfront.engine.guard import GuardLimits, adapt_request, check_request
 from vllmfront.engine.metrics import EngineMetrics, RequestRecord, TerminalCause
@@ -37,14 +38,18 @@ class EngineClient:
         membership: Membership,
         metrics: EngineMetrics,
         limits: GuardLimits,
-        handshake_address: str | None,
-        socket_files: Sequence[str] = (),
+        succession: Succession | None,
     ) -> None:
         self.metrics = metrics
-        self.handshake_address = handshake_address
+        self.succession = succession
+        """How the client of another process takes over; None where somebody else does the
+        handshake."""
+
+        entrance = None if succession is None else succession.entrance
+        self.handshake_address = None if entrance is None else entrance.handshake_address
         """Where engines say HELLO; None where somebody else does the handshake."""
 
-        self.socket_files = socket_files
+        self.socket_files: Sequence[str] = () if entrance is None else entrance.files()
         """Paths that a process which dies without closing its client leaves behind."""
 
         self._books = books

@@ -89,7 +89,7 @@ class OutputInbox:
             self._connections.claim(_descriptor(message), engine)
         engine.last_heard = now
         if batch.scheduler_stats is not None:
-            self._take_stats(engine, batch.scheduler_stats)
+            self.take_stats(engine, batch.scheduler_stats)
         if batch.utility is not None:
             self._calls.answered(batch.utility)
         if batch.rows or batch.finished_requests:
@@ -100,7 +100,12 @@ class OutputInbox:
         self._metrics.count_malformed_message()
         logger.warning("Ignored a malformed output message: %s", why)
 
-    def _take_stats(self, engine: EngineRank, stats: Mapping[str, Any]) -> None:
+    def sender(self, batch: Batch) -> EngineRank | None:
+        """Return whose message *batch* is; None: it is none of ours."""
+        return self._lone or self._ranks.get(batch.engine_index)
+
+    def take_stats(self, engine: EngineRank, stats: Mapping[str, Any]) -> None:
+        """Take one message's statistics."""
         engine.metrics.scheduler.record(stats)
         if self._lone is None:
             running, waiting = stats.get("num_running_reqs"), stats.get("num_waiting_reqs")

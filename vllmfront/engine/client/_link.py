@@ -77,7 +77,7 @@ class EngineLink:
             if event.change is not PeerChange.LEFT:
                 continue
             for engine in self._membership.ranks.values():
-                if engine.descriptor == event.descriptor:
+                if engine.descriptor == event.descriptor or engine.inherited:
                     engine.descriptor = None
                     departures.append((engine, engine.incarnation))
         return departures
@@ -85,5 +85,7 @@ class EngineLink:
     def _lose(self, departures: list[tuple[EngineRank, int]]) -> None:
         for engine, incarnation in departures:
             if engine.incarnation == incarnation:
+                if engine.inherited and self._membership.is_connected(engine):
+                    continue  # it was another one that left
                 error = EngineDied(f"engine {engine.rank} closed its connection")
                 self._membership.lose(engine, error)

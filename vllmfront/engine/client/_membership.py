@@ -8,7 +8,7 @@ from vllmfront.engine.client._rank import EngineRank
 from vllmfront.engine.client._state import EngineState, StateLevel
 from vllmfront.engine.metrics import EngineMetrics
 from vllmfront.engine.transport import MessageRouter, PeerGone
-from vllmfront.engine.wire import Registration
+from vllmfront.engine.wire import Registration, encode_abort
 from vllmfront.errors import EngineDied, EngineUnavailable, Reason, StartupFailed, VllmFrontError
 
 logger = logging.getLogger(__name__)
@@ -65,6 +65,14 @@ class Membership:
             self.lose(engine, EngineDied(f"engine {engine.rank} is not connected any more"))
             raise
 
+    def is_connected(self, engine: EngineRank) -> bool:
+        """Tell whether *engine* would get what is sent now."""
+        try:
+            self._inputs.send_nowait(engine.identity, encode_abort([]))
+        except PeerGone:
+            return False
+        return True
+
     def engine_arrived(self, rank: int) -> None:
         """Take note of a new process of *rank*; what its predecessor ran has ended."""
         engine = self.ranks[rank]
@@ -72,6 +80,7 @@ class Membership:
             self.lose(engine, EngineDied(f"engine {rank} was replaced by a new process"))
         engine.incarnation += 1
         engine.descriptor = None
+        engine.inherited = False
         engine.error = None
         engine.silent = False
         engine.state = EngineState.LOADING

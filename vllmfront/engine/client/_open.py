@@ -1,40 +1,46 @@
 """Opening a client: its sockets, its tasks, and their end."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 from functools import partial
 from ipaddress import ip_address
 
 import attrs
 import trio
+import zmq
 
 from vllmfront.engine.client._books import Books
 from vllmfront.engine.client._client import EngineClient
 from vllmfront.engine.client._config import EngineClientConfig
 from vllmfront.engine.client._connections import OutputConnections
+from vllmfront.engine.client._entrance import (
+    Entrance,
+    adopt_entrance,
+    open_entrance,
+    other_slot,
+)
 from vllmfront.engine.client._ids import IdSource
 from vllmfront.engine.client._inbox import OutputInbox
 from vllmfront.engine.client._link import EngineLink
 from vllmfront.engine.client._membership import Membership
 from vllmfront.engine.client._reader import OutputReader
+from vllmfront.engine.client._reception import Reception
+from vllmfront.engine.client._spare import SpareSlot
+from vllmfront.engine.client._succession import EngineLegacy, Succession, inherit
 from vllmfront.engine.client._turns import at_the_end_of_each_turn
 from vllmfront.engine.client._utility import UtilityCalls
-from vllmfront.engine.handshake import HandshakeOwner, Roster, watch_start_up
+from vllmfront.engine.handshake import Roster, watch_start_up
 from vllmfront.engine.metrics import EngineMetrics, TerminalCause
 from vllmfront.engine.transport import (
     MessageReceiver,
     MessageRouter,
     PeerMonitor,
-    host_of,
-    ipc_address,
     open_context,
     open_monitor,
     open_receiver,
     open_router,
     resolve_host,
-    tcp_address,
 )
-from vllmfront.engine.wire import EngineAddresses
 from vllmfront.errors import ConfigurationError, EngineUnavailable, Reason, StartupFailed
 
 ABORT_LINGER = 100
@@ -42,40 +48,34 @@ ABORT_LINGER = 100
 
 
 @attrs.frozen(kw_only=True)
+class Inheritance:
+    """What a client gets from that of the process before it."""
+
+    descriptors: Sequence[int]
+    """Listening, in the order of ``Entrance.listeners``; the client owns them."""
+
+    legacy: EngineLegacy
+
+
+@attrs.frozen(kw_only=True)
 class _Sockets:
-    handshake: MessageRouter | None
+    context: zmq.Context[zmq.Socket[bytes]]
+    entrance: Entrance | None
+    """None where somebody else does the handshake."""
+
+    slot: int
     inputs: MessageRouter
     outputs: MessageReceiver
     input_monitor: PeerMonitor
     output_monitor: PeerMonitor
-    handshake_monitor: PeerMonitor | None
-    advertised_host: str
-
-    def addresses(self) -> EngineAddresses:
-        """Return where engines connect for requests and outputs."""
-        return EngineAddresses(
-            inputs=[self._advertised(self.inputs.address)],
-            outputs=[self._advertised(self.outputs.address)],
-        )
-
-    def handshake_address(self) -> str | None:
-        """Return where engines say HELLO, None where they do so elsewhere."""
-        return None if self.handshake is None else self._advertised(self.handshake.address)
-
-    def files(self) -> list[str]:
-        """Return the paths of Unix sockets that exist while the client is open."""
-        bound = (self.inputs.address, self.outputs.address)
-        return [path.removeprefix("ipc://") for path in bound if path.startswith("ipc://")]
-
-    def _advertised(self, address: str) -> str:
-        if not address.startswith("tcp://"):
-            return address
-        return tcp_address(self.advertised_host, host_of(address)[1])
 
 
 @asynccontextmanager
 async def open_engine_client(
-    config: EngineClientConfig, *, metrics: EngineMetrics | None = None
+    config: EngineClientConfig,
+    *,
+    metrics: EngineMetrics | None = None,
+    inheritance: Inheritance | None = None,
 ) -> AsyncGenerator[EngineClient, None]:
     """Serve the traffic of the engines in *config* for as long as the block runs.
 
@@ -85,6 +85,8 @@ async def open_engine_client(
     Args:
         config: Who the engines are and where they find us.
         metrics: Counters to go on with, where a client follows another.
+        inheritance: The engines of a client in another process, which may serve on for a while;
+            see ``EngineClient.succession``.
 
     Raises:
         ConfigurationError: A host cannot be resolved, or a descriptor is no listening socket.
@@ -99,8 +101,8 @@ async def open_engine_client(
             f"engines cannot connect to {bind_host}; say which address of this host they should use"
         )
     with ExitStack() as stack:
-        sockets = _open_sockets(stack, config, bind_host)
-        parts = _assemble(config, metrics, sockets)
+        sockets = _open_sockets(stack, config, bind_host, inheritance)
+        parts = _assemble(config, metrics, sockets, inheritance)
         stack.enter_context(at_the_end_of_each_turn(parts.books.send_posted))
         async with trio.open_nursery() as nursery:
             _start(nursery, parts.tasks)
@@ -126,14 +128,21 @@ def _start(nursery: trio.Nursery, tasks: Sequence[Callable[[], Awaitable[None]]]
         nursery.start_soon(task)
 
 
-def _assemble(config: EngineClientConfig, metrics: EngineMetrics, sockets: _Sockets) -> _Parts:
+def _assemble(
+    config: EngineClientConfig,
+    metrics: EngineMetrics,
+    sockets: _Sockets,
+    inheritance: Inheritance | None,
+) -> _Parts:
     """Connect the parts of a client; nothing runs yet."""
-    roster = Roster(config.ranks, owns_handshake=sockets.handshake is not None)
+    entrance = sockets.entrance
+    roster = Roster(config.ranks, owns_handshake=entrance is not None)
     membership = Membership(
         config.ranks, metrics, sockets.inputs, watches_loading=config.watch_loading
     )
-    calls = UtilityCalls(membership)
-    books = Books(membership, metrics, IdSource(randomize=config.randomize_ids))
+    calls = UtilityCalls(membership, client_index=sockets.slot)
+    ids = IdSource(randomize=config.randomize_ids)
+    books = Books(membership, metrics, ids, client_index=sockets.slot)
     connections = OutputConnections(sockets.output_monitor, membership)
     inbox = OutputInbox(
         sockets.outputs,
@@ -150,58 +159,88 @@ def _assemble(config: EngineClientConfig, metrics: EngineMetrics, sockets: _Sock
         membership=membership,
         reader=reader,
     )
+    tasks: list[Callable[[], Awaitable[None]]] = [
+        reader.serve,
+        connections.serve,
+        link.serve_registrations,
+        link.serve_departures,
+    ]
+    succession = None
+    if entrance is not None:
+        succession = _succession(entrance, sockets, roster, membership, inbox)
+        tasks += succession.tasks
+    if inheritance is None:
+        tasks.append(partial(_watch_start_up, roster, config.ready_timeout, membership))
+        if succession is not None:
+            succession.lead()
+    else:
+        assert succession is not None
+        inherit(inheritance.legacy, roster, membership)
+        succession.receive()
     client = EngineClient(
         books=books,
         calls=calls,
         membership=membership,
         metrics=metrics,
         limits=config.limits,
-        handshake_address=sockets.handshake_address(),
-        socket_files=sockets.files(),
+        succession=succession,
     )
-    tasks: list[Callable[[], Awaitable[None]]] = [
-        reader.serve,
-        connections.serve,
-        link.serve_registrations,
-        link.serve_departures,
-        partial(_watch_start_up, roster, config.ready_timeout, membership),
-    ]
-    if sockets.handshake is not None and sockets.handshake_monitor is not None:
-        owner = HandshakeOwner(
-            sockets.handshake,
-            sockets.handshake_monitor,
-            roster=roster,
-            addresses=sockets.addresses(),
-            members=membership,
-        )
-        tasks += [owner.serve_messages, owner.serve_departures]
     return _Parts(client=client, books=books, tasks=tasks)
 
 
-def _open_sockets(stack: ExitStack, config: EngineClientConfig, bind_host: str) -> _Sockets:
+def _succession(
+    entrance: Entrance,
+    sockets: _Sockets,
+    roster: Roster,
+    membership: Membership,
+    inbox: OutputInbox,
+) -> Succession:
+    free = entrance.slots[other_slot(sockets.slot)]
+    return Succession(
+        entrance,
+        sockets.slot,
+        roster=roster,
+        membership=membership,
+        reception=Reception(sockets.context, entrance, roster=roster, members=membership),
+        spare=SpareSlot(sockets.context, free, inbox=inbox, membership=membership),
+    )
+
+
+def _open_sockets(
+    stack: ExitStack,
+    config: EngineClientConfig,
+    bind_host: str,
+    inheritance: Inheritance | None,
+) -> _Sockets:
     context = stack.enter_context(open_context())
-
-    def data_address(purpose: str) -> str:
-        return ipc_address(purpose) if config.all_local else tcp_address(bind_host, 0)
-
-    handshake = None
-    if config.input_fd is None:
-        address = tcp_address(bind_host, config.handshake_port)
-        handshake = stack.enter_context(open_router(context, address))
-    inputs = open_router(context, data_address("i"), adopt_fd=config.input_fd, linger=ABORT_LINGER)
-    stack.enter_context(inputs)
-    outputs = open_receiver(context, data_address("o"), adopt_fd=config.output_fd)
-    stack.enter_context(outputs)
+    slot, entrance = 0, None
+    input_fd, output_fd = config.input_fd, config.output_fd
+    if input_fd is None or output_fd is None:
+        entrance = stack.enter_context(_open_entrance(config, bind_host, inheritance))
+        slot = inheritance.legacy.slot if inheritance is not None else 0
+        own = entrance.slots[slot]
+        input_fd, output_fd = own.inputs.duplicate(), own.outputs.duplicate()
+    inputs = stack.enter_context(open_router(context, "", adopt_fd=input_fd, linger=ABORT_LINGER))
+    outputs = stack.enter_context(open_receiver(context, "", adopt_fd=output_fd))
     return _Sockets(
-        handshake=handshake,
+        context=context,
+        entrance=entrance,
+        slot=slot,
         inputs=inputs,
         outputs=outputs,
         input_monitor=stack.enter_context(open_monitor(inputs)),
         output_monitor=stack.enter_context(open_monitor(outputs)),
-        handshake_monitor=(
-            None if handshake is None else stack.enter_context(open_monitor(handshake))
-        ),
-        advertised_host=config.advertised_host or bind_host,
+    )
+
+
+def _open_entrance(
+    config: EngineClientConfig, bind_host: str, inheritance: Inheritance | None
+) -> AbstractContextManager[Entrance]:
+    advertised = config.advertised_host or bind_host
+    if inheritance is not None:
+        return adopt_entrance(inheritance.descriptors, advertised)
+    return open_entrance(
+        bind_host, config.handshake_port, advertised_host=advertised, local=config.all_local
     )
 
 

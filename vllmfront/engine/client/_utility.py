@@ -2,6 +2,7 @@
 
 import logging
 import math
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,9 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_CALL_SECONDS = 60.0
 """For calls that do not wait for requests to end; pauses and loads want more."""
+
+_ID_BITS = 48
+"""Of a random start: ids that count on from it stay within 64 bits."""
 
 
 class _Call:
@@ -44,10 +48,12 @@ class _Call:
 class UtilityCalls:
     """Calls under way, by the id that each engine answers with."""
 
-    def __init__(self, membership: Membership) -> None:
+    def __init__(self, membership: Membership, *, client_index: int = 0) -> None:
         self._membership = membership
+        self._client_index = client_index
         self._pending: dict[int, tuple[_Call, EngineRank]] = {}
-        self._last_id = 0
+        # Answers to a client that had our slot before us must not be taken for ours.
+        self._last_id = secrets.randbits(_ID_BITS)
         membership.on_loss(self.fail_rank)
 
     @property
@@ -80,7 +86,7 @@ class UtilityCalls:
         try:
             for rank in ranks:
                 self._last_id += 1
-                frames = encode_utility(self._last_id, method, args)
+                frames = encode_utility(self._last_id, method, args, self._client_index)
                 self._pending[self._last_id] = (call, rank)
                 ids.append(self._last_id)
                 try:

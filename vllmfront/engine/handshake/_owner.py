@@ -58,6 +58,15 @@ class HandshakeOwner:
         self._loading: dict[int, int] = {}
         """Ranks that have not said READY, by the descriptor that their HELLO came over."""
 
+        self._heard = set[int]()
+        """Descriptors of present connections that a message came over."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether an engine is loading, or somebody has connected and not said anything yet."""
+        self._take_waiting()
+        return bool(self._loading) or not self._monitor.connected <= self._heard
+
     async def serve_messages(self) -> None:
         """Answer until cancelled."""
         while True:
@@ -88,6 +97,7 @@ class HandshakeOwner:
     def _departures(self) -> set[int]:
         left = set[int]()
         while (event := self._monitor.event_nowait()) is not None:
+            self._heard.discard(event.descriptor)
             rank = self._loading.pop(event.descriptor, None)
             if rank is not None:
                 left.add(rank)
@@ -95,6 +105,9 @@ class HandshakeOwner:
 
     def _take(self, message: Message) -> int:
         """Take a message in; return the rank that sent it."""
+        descriptor = message[0].get(zmq.SRCFD)
+        assert isinstance(descriptor, int)
+        self._heard.add(descriptor)
         rank = _rank_of(message, self._roster)
         step = decode_handshake(message[1].bytes)
         self._loading = {fd: other for fd, other in self._loading.items() if other != rank}
@@ -111,8 +124,6 @@ class HandshakeOwner:
             logger.warning("Engine %d left before it got its addresses", rank)
             self._members.engine_left(rank)
             return rank
-        descriptor = message[0].get(zmq.SRCFD)
-        assert isinstance(descriptor, int)
         self._loading[descriptor] = rank
         logger.info("Engine %d said HELLO and got its addresses; it is loading", rank)
         return rank
@@ -126,6 +137,10 @@ def take_registration(message: Message, roster: Roster, members: Members) -> int
     """
     rank = _rank_of(message, roster)
     registration = decode_registration(message[1].bytes)
+    if roster.unannounced(rank):
+        roster.hello(rank)
+        roster.ready(rank)
+        members.engine_arrived(rank)
     joined = roster.register(rank, registration)
     if joined is not None:
         members.engine_joined(rank, joined)

@@ -41,6 +41,9 @@ class Roster:
                 come here.
         """
         self.steps = tuple(Step) if owns_handshake else (Step.REGISTRATION,)
+        self.shared = False
+        """Whether another process may have answered a HELLO: its engine just registers here."""
+
         self._progress = {rank: _Progress() for rank in ranks}
         self._changed = trio.Event()
 
@@ -54,6 +57,19 @@ class Roster:
     def missing(self, step: Step) -> list[int]:
         """Return the ranks that have not done *step*."""
         return [rank for rank, progress in self._progress.items() if step not in progress.done]
+
+    def inherit(self, rank: int, registration: Registration) -> None:
+        """Note that *rank* has joined before our time, and how it had registered."""
+        self._progress[rank] = _Progress(set(self.steps), registration)
+
+    def unannounced(self, rank: int) -> bool:
+        """Tell whether a registration of *rank* would be that of a process unknown so far.
+
+        An engine registers once in its life. One that does so again, or without a HELLO, has
+        said HELLO to another process of ours.
+        """
+        done = self._progress[rank].done
+        return self.shared and (Step.HELLO not in done or Step.REGISTRATION in done)
 
     def hello(self, rank: int) -> None:
         """Note a new process of *rank*; what its predecessor did is forgotten."""
@@ -69,6 +85,8 @@ class Roster:
         progress = self._progress[rank]
         if Step.HELLO not in progress.done:
             raise ProtocolError(f"engine {rank} said READY before HELLO")
+        if Step.READY in progress.done:
+            return None
         return self._advance(progress, Step.READY)
 
     def register(self, rank: int, registration: Registration) -> Registration | None:

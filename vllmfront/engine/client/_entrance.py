@@ -1,0 +1,132 @@
+"""Where engines connect: the handshake, and two slots, of which one client uses one at a time.
+
+Engines are told the addresses of both slots, once in their life, and stay connected to both. The
+slot that is not in use is the way in for the client of another process, which takes over while
+this one still serves what it has begun.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import attrs
+
+from vllmfront.engine.transport import (
+    SharedListener,
+    host_of,
+    ipc_address,
+    listen_ipc,
+    listen_tcp,
+    tcp_address,
+)
+from vllmfront.engine.wire import EngineAddresses
+
+SLOTS = 2
+
+
+def other_slot(slot: int) -> int:
+    """Return the slot that a client which uses *slot* leaves free."""
+    return (slot + 1) % SLOTS
+
+
+@attrs.frozen
+class Slot:
+    """One client's pair of addresses; its place in the entrance is the ``client_index``."""
+
+    inputs: SharedListener
+    outputs: SharedListener
+
+
+@attrs.frozen(kw_only=True)
+class Entrance:
+    """All listening sockets for engines; they outlive the client that opened them."""
+
+    handshake: SharedListener
+    slots: Sequence[Slot]
+    advertised_host: str
+    """What engines are told to connect to."""
+
+    def addresses(self) -> EngineAddresses:
+        """Return where engines connect for requests and outputs."""
+        return EngineAddresses(
+            inputs=[self._advertised(slot.inputs) for slot in self.slots],
+            outputs=[self._advertised(slot.outputs) for slot in self.slots],
+        )
+
+    @property
+    def handshake_address(self) -> str:
+        """Where engines say HELLO."""
+        return self._advertised(self.handshake)
+
+    @property
+    def listeners(self) -> Sequence[SharedListener]:
+        """All of them, in the order in which a successor gets their descriptors."""
+        return [
+            self.handshake,
+            *(each for slot in self.slots for each in (slot.inputs, slot.outputs)),
+        ]
+
+    def files(self) -> list[str]:
+        """Return the paths of Unix sockets, which the last generation removes."""
+        addresses = [each.address for each in self.listeners]
+        return [one.removeprefix("ipc://") for one in addresses if one.startswith("ipc://")]
+
+    def leave_files(self, *, leave: bool) -> None:
+        """Let somebody else remove the files, or do so again."""
+        for each in self.listeners:
+            each.owns_file = not leave
+
+    def _advertised(self, listener: SharedListener) -> str:
+        if not listener.address.startswith("tcp://"):
+            return listener.address
+        return tcp_address(self.advertised_host, host_of(listener.address)[1])
+
+
+@contextmanager
+def open_entrance(
+    bind_host: str, handshake_port: int, *, advertised_host: str, local: bool
+) -> Iterator[Entrance]:
+    """Listen for engines for the block.
+
+    Args:
+        bind_host: Numeric.
+        handshake_port: 0 takes any free one.
+        advertised_host: What engines are told.
+        local: Use Unix sockets for the slots.
+
+    Raises:
+        OSError: An address cannot be bound.
+        ConfigurationError: The folder of Unix sockets has too long a name.
+    """
+    with contextlib.ExitStack() as stack:
+
+        def slot_listener(purpose: str) -> SharedListener:
+            made = listen_ipc(ipc_address(purpose)) if local else listen_tcp(bind_host, 0)
+            return stack.enter_context(made)
+
+        handshake = stack.enter_context(listen_tcp(bind_host, handshake_port))
+        yield Entrance(
+            handshake=handshake,
+            slots=[Slot(slot_listener("i"), slot_listener("o")) for _ in range(SLOTS)],
+            advertised_host=advertised_host,
+        )
+
+
+@contextmanager
+def adopt_entrance(descriptors: Sequence[int], advertised_host: str) -> Iterator[Entrance]:
+    """Take over the listening sockets of a predecessor, in the order of ``Entrance.listeners``.
+
+    The files are left to whoever is alone in the end: see ``Entrance.leave_files``.
+
+    Raises:
+        ConfigurationError: One of the descriptors is no listening socket.
+    """
+    with contextlib.ExitStack() as stack:
+        adopted = [SharedListener(fd, owns_file=False) for fd in descriptors]
+        handshake, *others = map(stack.enter_context, adopted)
+        pairs = zip(others[::2], others[1::2], strict=True)
+        yield Entrance(
+            handshake=handshake,
+            slots=[Slot(*pair) for pair in pairs],
+            advertised_host=advertised_host,
+        )

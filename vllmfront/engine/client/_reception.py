@@ -1,0 +1,52 @@
+"""Where engines say HELLO: one generation of clients answers at a time."""
+
+import trio
+import zmq
+
+from vllmfront.engine.client._entrance import Entrance
+from vllmfront.engine.handshake import HandshakeOwner, Members, Roster
+from vllmfront.engine.transport import open_monitor, open_router
+
+
+class Reception:
+    """Answers engines at the entrance; ``serve`` is its body."""
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        entrance: Entrance,
+        *,
+        roster: Roster,
+        members: Members,
+    ) -> None:
+        self._context = context
+        self._entrance = entrance
+        self._roster = roster
+        self._members = members
+        self._owner: HandshakeOwner | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether an engine is loading, or has connected and not said anything yet."""
+        return self._owner is not None and self._owner.busy
+
+    async def serve(self) -> None:
+        """Hold the handshake socket until cancelled."""
+        descriptor = self._entrance.handshake.duplicate()
+        with (
+            open_router(self._context, "", adopt_fd=descriptor) as router,
+            open_monitor(router) as monitor,
+        ):
+            self._owner = HandshakeOwner(
+                router,
+                monitor,
+                roster=self._roster,
+                addresses=self._entrance.addresses(),
+                members=self._members,
+            )
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._owner.serve_messages)
+                    nursery.start_soon(self._owner.serve_departures)
+            finally:
+                self._owner = None

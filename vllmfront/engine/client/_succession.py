@@ -1,0 +1,150 @@
+"""How the engines of one client become those of a client in another process, and back.
+
+Two generations use one slot each. Only one of them answers engines that say HELLO, and holds the
+slot that is free when the other one has gone.
+"""
+
+from collections.abc import Mapping
+
+import attrs
+import trio
+
+from vllmfront.engine.client._entrance import Entrance, other_slot
+from vllmfront.engine.client._membership import Membership
+from vllmfront.engine.client._rank import EngineRank
+from vllmfront.engine.client._reception import Reception
+from vllmfront.engine.client._spare import SpareSlot
+from vllmfront.engine.client._standby import Standby
+from vllmfront.engine.client._state import EngineState
+from vllmfront.engine.handshake import Roster
+from vllmfront.engine.wire import Registration
+from vllmfront.errors import EngineDied
+
+_HELLO_BUDGET = 1.0
+"""Seconds in which an engine that has connected says HELLO; it does so at once, as a rule."""
+
+_POLL = 0.01
+"""Seconds between two looks for engines that reconnect, which they try every 100 ms."""
+
+
+@attrs.frozen(kw_only=True)
+class EngineLegacy:
+    """What engines do not repeat, and so one client must tell the next."""
+
+    slot: int
+    """The slot that the next one uses."""
+
+    registrations: Mapping[int, Registration]
+    """Of the ranks that serve."""
+
+    lost: Mapping[int, str]
+    """Why the other ranks do not."""
+
+
+class Succession:
+    """A client's part in the change of generations. Opened with the client."""
+
+    def __init__(
+        self,
+        entrance: Entrance,
+        slot: int,
+        *,
+        roster: Roster,
+        membership: Membership,
+        reception: Reception,
+        spare: SpareSlot,
+    ) -> None:
+        self.entrance = entrance
+        self.slot = slot
+        self._roster = roster
+        self._membership = membership
+        self._reception = reception
+        self._answering = Standby(reception.serve)
+        self._holding = Standby(spare.serve)
+        self.tasks = (self._answering.serve, self._holding.serve)
+        """They run as long as the client is open."""
+
+    def __repr__(self) -> str:
+        return f"<Succession slot={self.slot}>"
+
+    def obstacle(self) -> str | None:
+        """Say why no other client can take over now; None: one can."""
+        if self._membership.state.value is not EngineState.READY:
+            return f"the engines are {self._membership.state.value.value}"
+        loading = [
+            str(engine.rank)
+            for engine in self._membership.ranks.values()
+            if engine.state is EngineState.LOADING
+        ]
+        return f"engine {', '.join(loading)} is loading" if loading else None
+
+    def legacy(self) -> EngineLegacy:
+        """Return what the next client must be told."""
+        ranks = self._membership.ranks.values()
+        return EngineLegacy(
+            slot=other_slot(self.slot),
+            registrations={
+                engine.rank: engine.registration
+                for engine in ranks
+                if engine.state is EngineState.READY and engine.registration is not None
+            },
+            lost={
+                engine.rank: str(engine.error)
+                for engine in ranks
+                if engine.state is not EngineState.READY
+            },
+        )
+
+    def receive(self) -> None:
+        """Answer engines that say HELLO, but leave the free slot to the generation before us."""
+        self._answering.start()
+
+    async def step_aside(self) -> EngineLegacy:
+        """Leave the handshake and the free slot to the next client; ours serves on.
+
+        Cancelled, it may have done one of both: see ``lead``.
+        """
+        with trio.move_on_after(_HELLO_BUDGET):
+            while self._reception.busy:  # noqa: ASYNC110 - no event for what was not said
+                await trio.sleep(_POLL)
+        self._roster.shared = True
+        await self._answering.stop()
+        await self._holding.stop()
+        self.entrance.leave_files(leave=True)
+        return self.legacy()
+
+    def lead(self) -> None:
+        """Do what only one generation does: the other one is gone, or has not come up."""
+        self.entrance.leave_files(leave=False)
+        self._answering.start()
+        self._holding.start()
+
+    async def wait_reached(self, budget: float) -> None:
+        """Return once all engines that serve are connected to us, and give up the others.
+
+        Args:
+            budget: Seconds that they get to reconnect.
+        """
+        with trio.move_on_after(budget):
+            while self._unconnected():  # noqa: ASYNC110 - nothing tells of a peer's identity
+                await trio.sleep(_POLL)
+        for engine in self._unconnected():
+            error = EngineDied(f"engine {engine.rank} did not connect within {budget:g} s")
+            self._membership.lose(engine, error)
+
+    def _unconnected(self) -> list[EngineRank]:
+        ready = self._membership.ready()
+        return [engine for engine in ready if not self._membership.is_connected(engine)]
+
+
+def inherit(legacy: EngineLegacy, roster: Roster, membership: Membership) -> None:
+    """Take over what a client of another process knew about the engines."""
+    roster.shared = True
+    for rank, registration in legacy.registrations.items():
+        roster.inherit(rank, registration)
+        membership.engine_arrived(rank)
+        membership.engine_joined(rank, registration)
+        membership.ranks[rank].inherited = True
+    for rank, reason in legacy.lost.items():
+        membership.engine_arrived(rank)
+        membership.lose(membership.ranks[rank], EngineDied(reason))
