@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllmfront.api.http import HttpConfig, HttpRequest
-from vllmfront.api.http._parser import Http2Preface, RequestParser
+from vllmfront.api.http._parser import RequestParser
+from vllmfront.api.http._request_head import HeadReader, Http2Preface
 from vllmfront.api.http._rejection import Rejection
 
 SMALL = HttpConfig(max_head_bytes=400, max_headers=5, max_target_bytes=100, max_body_bytes=64)
@@ -13,7 +14,7 @@ SMALL = HttpConfig(max_head_bytes=400, max_headers=5, max_target_bytes=100, max_
 
 def parse(data: bytes, cuts: tuple[int, ...] = (), config: HttpConfig = SMALL) -> list[object]:
     """Return the requests in *data*, fed in pieces, and the rejection's status at the end."""
-    parser = RequestParser(config)
+    parser = RequestParser(config, heads=HeadReader(config))
     found: list[object] = []
     edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
     try:
@@ -103,7 +104,7 @@ def test_line_ends_before_a_request_are_skipped() -> None:
     ],
 )
 def test_who_wants_to_keep_the_connection(head: bytes, keeps: bool) -> None:
-    parser = RequestParser(SMALL)
+    parser = RequestParser(SMALL, heads=HeadReader(SMALL))
     parser.feed(head)
     parser.next_request()
 
@@ -222,7 +223,7 @@ def test_chunks_together_keep_the_body_limit() -> None:
 
 
 def test_a_preface_is_told_from_a_malformed_request() -> None:
-    parser = RequestParser(SMALL)
+    parser = RequestParser(SMALL, heads=HeadReader(SMALL))
     parser.feed(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
 
     with pytest.raises(Http2Preface):
@@ -241,7 +242,7 @@ def test_a_preface_is_told_from_a_malformed_request() -> None:
     ],
 )
 def test_who_waits_to_be_told_to_continue(head: bytes, wants: bool) -> None:
-    parser = RequestParser(SMALL)
+    parser = RequestParser(SMALL, heads=HeadReader(SMALL))
     parser.feed(head)
     parser.next_request()
 

@@ -42,7 +42,7 @@ def rank_metrics() -> RankMetrics:
 
 
 def observed(metrics: RankMetrics, name: str) -> tuple[int, float]:
-    value = metrics.histograms[name].snapshot()
+    value = metrics.histogram(name)
     return value.count, value.sum
 
 

@@ -11,8 +11,9 @@ import trio
 from vllmfront.api.http._intake import Intake, Phase
 from vllmfront.api.http._message import CLIENT_GONE, CLIENT_STALLED, SHUTDOWN, HttpRequest
 from vllmfront.api.http._outlet import Outlet
-from vllmfront.api.http._parser import Http2Preface, RequestParser
+from vllmfront.api.http._parser import RequestParser
 from vllmfront.api.http._rejection import INTERNAL_ERROR, Rejection
+from vllmfront.api.http._request_head import Http2Preface
 from vllmfront.api.http._response import Response
 from vllmfront.api.http._send_watch import SendWatch
 from vllmfront.api.http._state import ServerState
@@ -47,6 +48,7 @@ class Connection:
         self._tls = None if tls is None else TlsSession(tls)
         parser = RequestParser(
             state.config,
+            heads=state.head_reader,
             scheme="http" if tls is None else "https",
             client=client,
             server=server,

@@ -38,6 +38,9 @@ class HeadEncoder:
         self._beginnings: dict[tuple[int, bytes], bytes] = {}
         """By status and content type, bounded below."""
 
+        self._streamed: dict[tuple[int, tuple[tuple[bytes, bytes], ...]], bytes] = {}
+        """Chunked, by status and headers, bounded below."""
+
         self._general: dict[tuple[str, int, tuple[tuple[bytes, bytes], ...]], bytes] = {}
         """Heads of exactly these headers, without the date; bounded below."""
 
@@ -52,6 +55,26 @@ class HeadEncoder:
             if len(self._beginnings) < _MAX_BEGINNINGS:
                 self._beginnings[status, content_type] = beginning
         return b"%b%d\r\n%b" % (beginning, length, self._end())
+
+    def streamed(self, status: int, headers: tuple[tuple[bytes, bytes], ...]) -> bytes | None:
+        """The head of a chunked HTTP/1.1 response that keeps its connection.
+
+        None where *headers* frame the body themselves.
+
+        Raises:
+            ValueError: A header would break out of its line.
+        """
+        key = (status, headers)
+        beginning = self._streamed.get(key)
+        if beginning is None:
+            if any(name.lower() == b"content-length" for name, _ in headers):
+                return None
+            lines = b"".join(map(_header_line, (*headers, (b"transfer-encoding", b"chunked"))))
+            beginning = _status_line("1.1", status) + lines
+            if len(self._streamed) >= _MAX_BEGINNINGS:
+                self._streamed.clear()
+            self._streamed[key] = beginning
+        return beginning + self._end()
 
     def general(self, version: str, status: int, headers: Headers) -> bytes:
         """A head of exactly *headers* and the date.

@@ -1,6 +1,6 @@
 """HTTP messages as handlers see them, independent of what carries them."""
 
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -45,6 +45,8 @@ class HttpRequest(Struct, kw_only=True, frozen=True):
     client: tuple[str, int] | None = None
     server: tuple[str, int | None] | None = None
     connection: ConnectionState | None = None
+    by_name: Mapping[bytes, bytes] | None = None
+    """The first value of each header, where somebody has sorted them already."""
 
     @property
     def close_cause(self) -> str | None:
@@ -53,6 +55,8 @@ class HttpRequest(Struct, kw_only=True, frozen=True):
 
     def header(self, name: bytes) -> bytes | None:
         """Return the first value of the header *name* (lower case), or None."""
+        if self.by_name is not None:
+            return self.by_name.get(name)
         for key, value in self.headers:
             if key == name:
                 return value

@@ -1,55 +1,21 @@
 """Requests out of bytes. Pure: knows neither sockets nor time.
 
 The head is collected here, within its limits, and given to httptools in one piece; the body is
-framed here. So the parser below never meets an upgrade, a CONNECT or a pipelined request with
+framed here. So that parser never meets an upgrade, a CONNECT or a pipelined request with
 its own ideas about what follows the head.
 """
 
 import logging
-import re
-from urllib.parse import unquote_to_bytes
-
-import httptools
 
 from vllmfront.api.http._chunked import ChunkedBody
 from vllmfront.api.http._config import HttpConfig
 from vllmfront.api.http._message import ConnectionState, HttpRequest
-from vllmfront.api.http._rejection import (
-    Rejection,
-    body_too_large,
-    headers_too_large,
-    malformed,
-)
+from vllmfront.api.http._rejection import Rejection, headers_too_large, malformed
+from vllmfront.api.http._request_head import PREFACE, HeadReader, Http2Preface, RequestHead
 
 _LOGGER = logging.getLogger(__name__)
 
-_TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_ABSOLUTE_FORM = re.compile(rb"(?i:https?)://[^/?#]+")
 _HEAD_END = b"\r\n\r\n"
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\n"
-
-
-class Http2Preface(Rejection):
-    """Raised when the client begins to speak HTTP/2; it is dropped without an answer."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            400,
-            "HTTP/2 is not spoken here",
-            advice="let the proxy in front, or the client, use HTTP/1.1",
-        )
-
-
-class _Head:
-    """A request head on its way from httptools into a request."""
-
-    __slots__ = ("headers",)
-
-    def __init__(self) -> None:
-        self.headers: list[tuple[bytes, bytes]] = []
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name.lower(), value.rstrip(b" \t")))
 
 
 class RequestParser:
@@ -62,19 +28,21 @@ class RequestParser:
         self,
         config: HttpConfig,
         *,
+        heads: HeadReader,
         scheme: str = "http",
         client: tuple[str, int] | None = None,
         server: tuple[str, int | None] | None = None,
         connection: ConnectionState | None = None,
     ) -> None:
         self._config = config
+        self._heads = heads
         self._scheme = scheme
         self._client = client
         self._server = server
         self._connection = connection
         self._buffer = bytearray()
         self._searched = 0
-        self._head: tuple[str, bytes, str, list[tuple[bytes, bytes]]] | None = None
+        self._head: RequestHead | None = None
         self._length_left = 0
         self._chunks: ChunkedBody | None = None
         self._body = bytearray()
@@ -125,7 +93,7 @@ class RequestParser:
         limit = self._config.max_head_bytes
         end = buffer.find(_HEAD_END, self._searched, limit)
         if end < 0:
-            if buffer.startswith(_PREFACE[:14]):
+            if buffer.startswith(PREFACE[:14]):
                 raise Http2Preface
             if len(buffer) >= limit:
                 raise self._too_long(bytes(buffer))
@@ -137,79 +105,24 @@ class RequestParser:
         self._searched = 0
         head = bytes(buffer[: end + 4])
         del buffer[: end + 4]
-        self._read_head(head)
+        self._begin(self._heads.read(head))
         return True
+
+    def _begin(self, head: RequestHead) -> None:
+        self._head = head
+        self.keep_alive = head.keep_alive
+        self.wants_continue = head.wants_continue
+        self._length_left = head.length
+        if head.chunked:
+            self._chunks = ChunkedBody(
+                max_body_bytes=self._config.max_body_bytes,
+                max_overhead_bytes=self._config.max_head_bytes,
+            )
 
     def _too_long(self, head: bytes) -> Rejection:
         if b"\r\n" not in head[: self._config.max_target_bytes]:
             return Rejection(414, "the request target is too long")
         return headers_too_large("the request head is too large")
-
-    def _read_head(self, head: bytes) -> None:
-        line_end = head.find(b"\r\n")
-        parts = head[:line_end].split(b" ")
-        if len(parts) != 3:  # noqa: PLR2004  # method, target, version
-            raise malformed("the request line has not three parts")
-        method, target, version = parts
-        if not method.isalpha() and _TOKEN.fullmatch(method) is None:
-            raise malformed("the method is malformed")
-        if version not in (b"HTTP/1.1", b"HTTP/1.0"):
-            if head.startswith(_PREFACE):
-                raise Http2Preface
-            raise malformed("the HTTP version is not 1.0 or 1.1")
-        if len(target) > self._config.max_target_bytes:
-            raise Rejection(414, "the request target is too long")
-        parsed = _parse_with_httptools(head, method)
-        if len(parsed.headers) > self._config.max_headers:
-            raise headers_too_large("too many headers")
-        if method == b"CONNECT":
-            raise Rejection(405, "CONNECT is not served")
-        is_11 = version == b"HTTP/1.1"
-        self._read_framing(parsed.headers, is_11=is_11)
-        self._head = (method.decode("ascii"), target, "1.1" if is_11 else "1.0", parsed.headers)
-
-    def _read_framing(self, headers: list[tuple[bytes, bytes]], *, is_11: bool) -> None:
-        """Take from the headers what decides where this request ends, and the next begins."""
-        connection = b""
-        length: int | None = None
-        codings: bytes | None = None
-        expects = False
-        hosts = 0
-        for name, value in headers:
-            if name == b"content-length":
-                length = int(value)
-            elif name == b"transfer-encoding":
-                codings = value if codings is None else codings + b"," + value
-            elif name == b"connection":
-                connection += b"," + value.lower()
-            elif name == b"host":
-                hosts += 1
-            elif name == b"expect":
-                expects = value.lower() == b"100-continue"
-        if hosts > 1:
-            raise malformed("more than one Host header")
-        options = [part.strip() for part in connection.split(b",")]
-        self.keep_alive = (is_11 or b"keep-alive" in options) and b"close" not in options
-        if codings is not None:
-            self._begin_chunks(codings, length, is_11=is_11)
-        elif length is not None and length > self._config.max_body_bytes:
-            raise body_too_large(self._config.max_body_bytes)
-        else:
-            self._length_left = length or 0
-        has_body = self._chunks is not None or self._length_left > 0
-        self.wants_continue = expects and is_11 and has_body
-
-    def _begin_chunks(self, codings: bytes, length: int | None, *, is_11: bool) -> None:
-        if length is not None:
-            raise malformed("both Content-Length and Transfer-Encoding")
-        if not is_11:
-            raise malformed("Transfer-Encoding in HTTP/1.0")
-        if codings.lower() != b"chunked":
-            raise Rejection(501, "a transfer coding other than chunked")
-        self._chunks = ChunkedBody(
-            max_body_bytes=self._config.max_body_bytes,
-            max_overhead_bytes=self._config.max_head_bytes,
-        )
 
     def _take_body(self) -> HttpRequest | None:
         if self._chunks is not None:
@@ -237,55 +150,21 @@ class RequestParser:
         return self._finish(body)
 
     def _finish(self, body: bytes) -> HttpRequest:
-        assert self._head is not None
-        method, target, version, headers = self._head
+        head = self._head
+        assert head is not None
         self._head = None
         self.wants_continue = False
-        raw_path, query = _split_target(target)
-        path = (
-            unquote_to_bytes(raw_path).decode("utf-8", "replace")
-            if b"%" in raw_path
-            else raw_path.decode("latin-1")
-        )
         return HttpRequest(
-            method=method,
-            path=path,
-            raw_path=raw_path,
-            query=query,
-            headers=headers,
+            method=head.method,
+            path=head.path,
+            raw_path=head.raw_path,
+            query=head.query,
+            headers=head.headers,
+            by_name=head.by_name,
             body=body,
-            http_version=version,
+            http_version=head.version,
             scheme=self._scheme,
             client=self._client,
             server=self._server,
             connection=self._connection,
         )
-
-
-def _split_target(target: bytes) -> tuple[bytes, bytes]:
-    """Return path and query of a request target, in origin or absolute form."""
-    if b"#" in target:
-        target = target[: target.index(b"#")]
-    if not target.startswith((b"/", b"*")):
-        absolute = _ABSOLUTE_FORM.match(target)
-        if absolute is None:
-            raise malformed("the request target is not a path")
-        target = target[absolute.end() :]
-        if not target.startswith(b"/"):
-            target = b"/" + target
-    path, _, query = target.partition(b"?")
-    return path, query
-
-
-def _parse_with_httptools(head: bytes, method: bytes) -> _Head:
-    parsed = _Head()
-    try:
-        httptools.HttpRequestParser(parsed).feed_data(head)
-    except httptools.HttpParserUpgrade:
-        pass  # CONNECT, or an Upgrade header that we ignore; the head has been read
-    except httptools.HttpParserInvalidMethodError:
-        # Unknown to llhttp, which has a list. A token is a method all the same.
-        return _parse_with_httptools(b"GET" + head[len(method) :], b"GET")
-    except httptools.HttpParserError as error:
-        raise malformed(str(error)) from error
-    return parsed

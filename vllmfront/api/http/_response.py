@@ -113,13 +113,11 @@ class Response:
         if self._detached:
             return
         self._check_fresh()
-        lines = [*headers, *self._extra_headers]
-        if has_no_body(status):
-            self._head_only = True
-            self._length_left = 0
-        else:
-            self._choose_framing(lines)
-        head = self._general_head(status, lines)
+        head = None
+        if self.reuse and self._version == "1.1" and type(headers) is tuple:
+            head = self._usual_head(status, headers)
+        if head is None:
+            head = self._framed_head(status, [*headers, *self._extra_headers])
         self._begin(status)
         if hold:
             self._held_head = head
@@ -141,6 +139,22 @@ class Response:
         self.started = True
         self.status = status
         self.head_time = time.perf_counter()
+
+    def _usual_head(self, status: int, headers: tuple[tuple[bytes, bytes], ...]) -> bytes | None:
+        """Return the head that nearly all streams have; None: theirs is another."""
+        if self._extra_headers or has_no_body(status):
+            return None
+        head = self._state.heads.streamed(status, headers)
+        self._chunked = head is not None
+        return head
+
+    def _framed_head(self, status: int, lines: list[tuple[bytes, bytes]]) -> bytes:
+        if has_no_body(status):
+            self._head_only = True
+            self._length_left = 0
+        else:
+            self._choose_framing(lines)
+        return self._general_head(status, lines)
 
     def _choose_framing(self, lines: list[tuple[bytes, bytes]]) -> None:
         """Decide how the client learns where a streamed body ends; may add to *lines*."""

@@ -9,6 +9,7 @@ from vllmfront.api.http._deadlines import Deadlines
 from vllmfront.api.http._head import HeadEncoder
 from vllmfront.api.http._message import Handler
 from vllmfront.api.http._readiness import Readiness
+from vllmfront.api.http._request_head import HeadReader
 
 
 @attrs.define(kw_only=True)
@@ -20,6 +21,7 @@ class ServerState:
     readiness: Readiness
     deadlines: Deadlines = attrs.field(factory=Deadlines)
     heads: HeadEncoder = attrs.field(factory=HeadEncoder)
+    head_reader: HeadReader = attrs.field(init=False)
     draining: bool = False
     requests_active: int = 0
     requests_total: int = 0
@@ -29,3 +31,6 @@ class ServerState:
 
     ended: Counter[str] = attrs.field(factory=Counter)
     """Requests whose handler was cancelled, by cause."""
+
+    def __attrs_post_init__(self) -> None:
+        self.head_reader = HeadReader(self.config)

@@ -113,12 +113,13 @@ def _http_families(http: HttpMetrics) -> Iterator[Metric]:
         labels=["method", "handler"],
     )
     for by, durations in http.durations.items():
-        coarse.add_metric(by, _buckets(durations.bounds, durations.counts), durations.sum)
+        value = durations.snapshot()
+        coarse.add_metric(by, _buckets(value.bounds, value.counts), value.sum)
     yield coarse
     fine = HistogramMetricFamily(
         "http_request_duration_highr_seconds", "From a request's arrival to its response head."
     )
-    everything = http.all_durations
+    everything = http.all_durations.snapshot()
     fine.add_metric([], _buckets(everything.bounds, everything.counts), everything.sum)
     yield fine
     if http.server is not None:

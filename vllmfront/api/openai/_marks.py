@@ -30,18 +30,15 @@ def read_marks(
     request: HttpRequest, body: GenerationFields, service: ModelService, prefix: str
 ) -> RequestMarks:
     """Collect a request's marks. Headers beat the body; a rank that is no number is ignored."""
-    header_id = rank = session = None
-    for name, value in request.headers:
-        if name == b"x-request-id" and header_id is None:
-            header_id = value.decode("utf-8", "replace")
-        elif name == b"x-data-parallel-rank" and rank is None and value.isdigit():
-            rank = int(value)
-        elif name == b"x-session-id" and session is None:
-            session = value.decode("utf-8", "replace")
-    own = body.request_id if header_id is None else header_id
+    own = _text(request.header(b"x-request-id"), body.request_id)
+    rank = request.header(b"x-data-parallel-rank")
     return RequestMarks(
         id=prefix + (service.new_id() if own is None else own),
         arrival=time.time(),
-        data_parallel_rank=rank,
-        session_id=body.session_id if session is None else session,
+        data_parallel_rank=int(rank) if rank is not None and rank.isdigit() else None,
+        session_id=_text(request.header(b"x-session-id"), body.session_id),
     )
+
+
+def _text(header: bytes | None, field: str | None) -> str | None:
+    return field if header is None else header.decode("utf-8", "replace")

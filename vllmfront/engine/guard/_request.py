@@ -1,6 +1,5 @@
 """One request as a whole: prompt, routing, adapter, and whichever parameters it has."""
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from vllmfront.engine._request import EngineRequest, LoraRequest, SamplingParams
@@ -47,12 +46,32 @@ def check_request(
         check_integer(request.priority, "priority")
     check_boolean(request.resumable, "resumable")
     check_boolean(request.abort_immediately, "abort_immediately")
-    for name, check in _OPTIONAL.items():
-        value = getattr(request, name)
-        if value is not None:
-            check(value, limits)
+    _check_optional(request, limits)
     if not sampling_passed or request.pooling is not None:
         _check_parameters(request, limits, length)
+
+
+def _check_optional(request: EngineRequest, limits: GuardLimits) -> None:
+    # A table of these would be shorter, and cost each request a dozen look-ups.
+    if request.lora is not None:
+        _check_lora(request.lora, limits)
+    if request.cache_salt is not None:
+        check_text(request.cache_salt, "cache_salt")
+    if request.data_parallel_rank is not None:
+        _check_rank(request.data_parallel_rank, limits)
+    if request.trace_headers is not None:
+        _check_trace_headers(request.trace_headers)
+    if request.session_id is not None:
+        check_text(request.session_id, "session_id")
+    if request.reasoning_ended is not None:
+        check_boolean(request.reasoning_ended, "reasoning_ended")
+    kwargs = request.reasoning_parser_kwargs
+    if kwargs is not None and kwargs != _USUAL_KWARGS:
+        check_plain_map(kwargs, "reasoning_parser_kwargs")
+    if request.mm_features is not None:
+        check_features(request.mm_features, limits)
+    if request.kv_hints is not None:
+        _check_kv_hints(request.kv_hints)
 
 
 def _check_parameters(request: EngineRequest, limits: GuardLimits, length: int) -> None:
@@ -125,7 +144,7 @@ def _check_embeds(value: object, limits: GuardLimits) -> int:
     return value.shape[0]
 
 
-def _lora(value: Any, limits: GuardLimits) -> None:
+def _check_lora(value: Any, limits: GuardLimits) -> None:
     name = "lora"
     if not isinstance(value, LoraRequest):
         raise wrong_type(name, "LoraRequest", value)
@@ -140,36 +159,20 @@ def _lora(value: Any, limits: GuardLimits) -> None:
         raise rejected(f"The LoRA adapter {value.name!r} is not loaded.", name)
 
 
-def _rank(value: Any, limits: GuardLimits) -> None:
+def _check_rank(value: Any, limits: GuardLimits) -> None:
     name = "data_parallel_rank"
     check_integer(value, name)
     if not 0 <= value < limits.num_ranks:
         raise rejected(f"{name} {shown(value)} is out of range [0, {limits.num_ranks}).", name)
 
 
-def _text(name: str) -> "_Check":
-    def check(value: Any, _limits: GuardLimits) -> None:
-        check_text(value, name)
-
-    return check
-
-
-def _trace_headers(value: Any, _limits: GuardLimits) -> None:
+def _check_trace_headers(value: Any) -> None:
     name = "trace_headers"
     if type(value) is not dict:
         raise wrong_type(name, "a map", value)
     for key, item in value.items():
         check_text(key, name)
         check_text(item, name)
-
-
-def _reasoning_ended(value: Any, _limits: GuardLimits) -> None:
-    check_boolean(value, "reasoning_ended")
-
-
-def _reasoning_kwargs(value: Any, _limits: GuardLimits) -> None:
-    if value != _USUAL_KWARGS:
-        check_plain_map(value, "reasoning_parser_kwargs")
 
 
 _USUAL_KWARGS: dict[str, Any] = {"chat_template_kwargs": {}}
@@ -180,7 +183,7 @@ _HINT_TEXTS = ("protocol_version", "message_id")
 _ACTION_TEXTS = ("action_id", "action_type", "action_version")
 
 
-def _kv_hints(value: Any, _limits: GuardLimits) -> None:
+def _check_kv_hints(value: Any) -> None:
     name = "kv_hints"
     check_plain_map(value, name)
     for key in _HINT_TEXTS:
@@ -192,18 +195,3 @@ def _kv_hints(value: Any, _limits: GuardLimits) -> None:
             check_text(action.get(key), f"{name}.actions.{key}")
         if type(action.get("payload")) is not dict:
             raise wrong_type(f"{name}.actions.payload", "a map", action.get("payload"))
-
-
-_Check = Callable[[Any, GuardLimits], None]
-
-_OPTIONAL: Mapping[str, _Check] = {
-    "lora": _lora,
-    "cache_salt": _text("cache_salt"),
-    "data_parallel_rank": _rank,
-    "trace_headers": _trace_headers,
-    "session_id": _text("session_id"),
-    "reasoning_ended": _reasoning_ended,
-    "reasoning_parser_kwargs": _reasoning_kwargs,
-    "mm_features": check_features,
-    "kv_hints": _kv_hints,
-}

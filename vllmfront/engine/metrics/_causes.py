@@ -8,6 +8,9 @@ from vllmfront.engine._output import FinishReason
 class TerminalCause(enum.Enum):
     """How a request ended, as operators count it."""
 
+    # Members are unique, and their enum's own hash is a call for each look-up.
+    __hash__ = object.__hash__
+
     STOP = "stop"
     """The engine stopped, or a stop string was found here."""
 

@@ -183,7 +183,7 @@ def rank_families(ranks: Mapping[int, RankMetrics]) -> Iterable[MetricFamily]:
         names = ("engine", family.label)
         yield MetricFamily(family.name, family.kind, family.documentation, names, tuple(samples))
     for name, text in _HISTOGRAM_TEXTS.items():
-        samples = [Sample((str(n),), rank.histograms[name].snapshot()) for n, rank in ranks.items()]
+        samples = [Sample((str(n),), rank.histogram(name)) for n, rank in ranks.items()]
         yield MetricFamily(name, MetricKind.HISTOGRAM, text, ("engine",), tuple(samples))
     yield from _residency_families(ranks)
     yield _adapter_family(ranks)

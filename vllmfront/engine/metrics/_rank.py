@@ -2,14 +2,17 @@
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from vllmfront.engine._output import PREEMPTED, QUEUED, SCHEDULED, EngineOutput
 from vllmfront.engine.metrics import _buckets as buckets
 from vllmfront.engine.metrics._causes import TerminalCause
-from vllmfront.engine.metrics._histogram import Histogram
+from vllmfront.engine.metrics._histogram import Histogram, HistogramValue
 from vllmfront.engine.metrics._record import RequestRecord
 from vllmfront.engine.metrics._scheduler import SchedulerMetrics
+
+_MOST_WAITING = 256
+"""Requests that ended and wait to be counted together."""
 
 
 class RankMetrics:
@@ -35,12 +38,13 @@ class RankMetrics:
         self.corrupted_requests = 0
         self.request_success: Counter[str] = Counter()
         self.scheduler = SchedulerMetrics(families["kv_cache_residency"])
-        self.histograms = {name: Histogram(families[key]) for name, key in _HISTOGRAMS.items()}
-        self._iteration = self.histograms["iteration_tokens_total"]
-        self._first_token = self.histograms["time_to_first_token_seconds"]
-        gaps = self.histograms["inter_token_latency_seconds"]
+        self._histograms = {name: Histogram(families[key]) for name, key in _HISTOGRAMS.items()}
+        self._iteration = self._histograms["iteration_tokens_total"]
+        self._first_token = self._histograms["time_to_first_token_seconds"]
+        gaps = self._histograms["inter_token_latency_seconds"]
         self._gaps = gaps
         self._gap_bounds, self._gap_counts = gaps.bounds, gaps.counts
+        self._ended: list[RequestRecord] = []
         # The message being read:
         self._engine_time = 0.0
         self._now = 0.0
@@ -122,40 +126,58 @@ class RankMetrics:
             return
         self.request_success[reason] += 1
         self.corrupted_requests += record.corrupted
-        decode = record.last_token_at - record.first_token_at
-        values: dict[str, float] = {
-            "e2e_request_latency_seconds": now - record.arrival,
-            "request_prompt_tokens": record.prompt_tokens,
-            "request_generation_tokens": record.num_tokens,
-            "request_prefill_kv_computed_tokens": max(
-                0, record.prompt_tokens - record.cached_tokens
-            ),
-            "request_num_preemptions": record.preemptions,
-            "request_time_per_output_token_seconds": (
-                decode / (record.num_tokens - 1) if record.num_tokens > 1 else 0.0
-            ),
+        record.ended_at = now
+        self._ended.append(record)
+        if len(self._ended) >= _MOST_WAITING:
+            self._count_ended()
+
+    def _count_ended(self) -> None:
+        """Put what requests that ended were like into the histograms.
+
+        Many at a time, histogram by histogram: that is several times as cheap.
+        """
+        ended, self._ended = self._ended, []
+        answered = [one for one in ended if one.num_tokens]
+        scheduled = [one for one in ended if one.scheduled_at]
+        ran = [one for one in scheduled if one.num_tokens]
+        values: dict[str, Iterable[float]] = {
+            "e2e_request_latency_seconds": [one.ended_at - one.arrival for one in ended],
+            "request_prompt_tokens": [one.prompt_tokens for one in ended],
+            "request_generation_tokens": [one.num_tokens for one in ended],
+            "request_prefill_kv_computed_tokens": [
+                max(0, one.prompt_tokens - one.cached_tokens) for one in ended
+            ],
+            "request_num_preemptions": [one.preemptions for one in ended],
+            "request_time_per_output_token_seconds": [_pace(one) for one in ended],
+            "request_params_max_tokens": [
+                one.max_tokens for one in ended if one.max_tokens is not None
+            ],
+            "request_decode_time_seconds": [_decode_time(one) for one in answered],
+            "request_queue_time_seconds": [one.scheduled_at - one.queued_at for one in scheduled],
+            "request_prefill_time_seconds": [one.first_token_at - one.scheduled_at for one in ran],
+            "request_inference_time_seconds": [one.last_token_at - one.scheduled_at for one in ran],
         }
-        if record.max_tokens is not None:
-            values["request_params_max_tokens"] = record.max_tokens
-        if record.num_tokens:
-            values["request_decode_time_seconds"] = decode
-        if record.scheduled_at:
-            values["request_queue_time_seconds"] = record.scheduled_at - record.queued_at
-            if record.num_tokens:
-                values["request_prefill_time_seconds"] = record.first_token_at - record.scheduled_at
-                values["request_inference_time_seconds"] = (
-                    record.last_token_at - record.scheduled_at
-                )
-        for name, value in values.items():
-            # ``observe``, without a dozen calls for each request
-            histogram = self.histograms[name]
-            histogram.counts[bisect_left(histogram.bounds, value)] += 1
-            histogram.sum += value
+        for name, observed in values.items():
+            self._histograms[name].observe_all(observed)
+
+    def histogram(self, name: str) -> HistogramValue:
+        """Return a histogram with all that was counted so far."""
+        self._count_ended()
+        return self._histograms[name].snapshot()
 
     def record_choices(self, choices: int, max_tokens_generated: int) -> None:
         """Count the end of one whole request: its ``n`` and the length of its longest choice."""
-        self.histograms["request_params_n"].observe(choices)
-        self.histograms["request_max_num_generation_tokens"].observe(max_tokens_generated)
+        self._histograms["request_params_n"].observe(choices)
+        self._histograms["request_max_num_generation_tokens"].observe(max_tokens_generated)
+
+
+def _decode_time(record: RequestRecord) -> float:
+    return record.last_token_at - record.first_token_at
+
+
+def _pace(record: RequestRecord) -> float:
+    """Return seconds a token after the first one."""
+    return _decode_time(record) / (record.num_tokens - 1) if record.num_tokens > 1 else 0.0
 
 
 class QuietRankMetrics(RankMetrics):

@@ -8,6 +8,7 @@ class RequestRecord:
         "arrival",
         "cached_tokens",
         "corrupted",
+        "ended_at",
         "first_token_at",
         "last_token_at",
         "max_tokens",
@@ -28,6 +29,9 @@ class RequestRecord:
         self.cached_tokens = 0
         self.preemptions = 0
         self.corrupted = False
+        self.ended_at = 0.0
+        """Our monotonic clock."""
+
         # The engine's clock:
         self.queued_at = 0.0
         self.scheduled_at = 0.0

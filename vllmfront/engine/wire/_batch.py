@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
+from msgspec import Struct
 
 from vllmfront.engine.wire import _check as check
 from vllmfront.engine.wire._msgpack import unpack
@@ -30,8 +31,7 @@ class UtilityAnswer:
     """Plain data, without the wrapper that may name its Python types."""
 
 
-@attrs.frozen
-class Batch:
+class Batch(Struct, frozen=True):
     """One message of an engine. Rows stay as they came: see ``is_plain``, ``decode_output``."""
 
     engine_index: int

@@ -17,6 +17,10 @@ from vllmfront.errors import ProtocolError
 
 Frames = Sequence[bytes | memoryview]
 
+# The last row of most requests ends with why it is the last, and has nothing before.
+_UP_TO_REASON = 6
+_NOTHING = [None] * 3
+
 _KNOWN_REASONS = {int(reason): reason for reason in FinishReason}
 
 
@@ -31,6 +35,12 @@ def decode_output(row: object, frames: Frames, weight_version: str | None = None
     """
     if type(row) is not list or len(row) < 2:  # noqa: PLR2004 -- id and tokens
         raise ProtocolError("an output must be an array of two elements or more")
+    if len(row) == _UP_TO_REASON and row[2:5] == _NOTHING and type(row[5]) is int:
+        return EngineOutput(
+            new_token_ids=check.integers(row[1], "output field new_token_ids"),
+            finish_reason=_KNOWN_REASONS.get(row[5], FinishReason.ERROR),
+            weight_version=weight_version,
+        )
     fields: dict[str, Any] = {}
     for value, field in zip(row[2:], _FIELDS, strict=False):
         if value is None:
