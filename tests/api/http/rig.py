@@ -14,6 +14,7 @@ from vllmfront.api.http import (
     HttpRequest,
     HttpServer,
     ListenConfig,
+    Listener,
     ResponseWriter,
     open_listeners,
     serve_http,
@@ -64,6 +65,7 @@ class Rig:
     """A running server and the way to reach it."""
 
     server: HttpServer
+    listeners: list[Listener]
     port: int
     nursery: trio.Nursery
     clients: list[Client] = attrs.field(factory=list)
@@ -95,7 +97,7 @@ async def open_rig(handler: Handler, config: HttpConfig | None = None) -> AsyncG
         trio.open_nursery() as nursery,
     ):
         server = await nursery.start(serve_http, listeners, handler, config or HttpConfig())
-        rig = Rig(server, listeners[0].socket.getsockname()[1], nursery)
+        rig = Rig(server, listeners, listeners[0].socket.getsockname()[1], nursery)
         try:
             yield rig
         finally:

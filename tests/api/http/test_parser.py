@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from vllmfront.api.http import HttpConfig, HttpRequest
 from vllmfront.api.http._parser import RequestParser
-from vllmfront.api.http._request_head import HeadReader, Http2Preface
 from vllmfront.api.http._rejection import Rejection
+from vllmfront.api.http._request_head import HeadReader, Http2Preface
 
 SMALL = HttpConfig(max_head_bytes=400, max_headers=5, max_target_bytes=100, max_body_bytes=64)
 

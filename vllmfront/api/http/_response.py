@@ -132,7 +132,7 @@ class Response:
     def _check_fresh(self) -> None:
         if self.started:
             raise RuntimeError("the response has been started already")
-        if self._state.draining:
+        if self._state.announcing_close:
             self.reuse = False
 
     def _begin(self, status: int) -> None:

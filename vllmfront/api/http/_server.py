@@ -76,6 +76,8 @@ class HttpServer:
         self._tls = tls
         self._connections: set[Connection] = set()
         self._accept_scope = trio.CancelScope()
+        self._accepting = trio.Event()
+        self._accepting.set()
         self._emptied: trio.Event | None = None
         self._paused = False
 
@@ -101,13 +103,35 @@ class HttpServer:
         The listeners are closed, unless *keep_listening*: then new connections are still
         served, one request each, so that handlers can refuse with a proper answer.
         """
-        self._state.draining = True
+        self._state.draining = self._state.announcing_close = True
         if not keep_listening:
-            self._accept_scope.cancel(reason="draining")
+            self._stop_accepting("draining")
             for listener in self._listeners:
                 listener.close()
         for connection in list(self._connections):
             connection.drain()
+
+    def retire(self) -> None:
+        """Accept nothing more, and tell each client with its next response to connect anew.
+
+        For a server whose listeners others serve as well, so that nobody notices: what waits
+        there is theirs, no listener is closed, and an idle connection is kept for as long as it
+        would be anyway, because its client may be sending a request at this moment.
+        """
+        self._state.announcing_close = True
+        self._stop_accepting("others accept now")
+
+    def resume(self) -> None:
+        """Accept again, after ``retire``; does nothing to a server that is draining."""
+        if self._state.draining or not self._accept_scope.cancel_called:
+            return
+        self._state.announcing_close = False
+        self._accept_scope = trio.CancelScope()
+        self._accepting.set()
+
+    def _stop_accepting(self, reason: str) -> None:
+        self._accepting = trio.Event()
+        self._accept_scope.cancel(reason=reason)
 
     async def wait_drained(self) -> None:
         """Return once no connection is open."""
@@ -200,12 +224,14 @@ class HttpServer:
                 self._emptied = None
 
     async def accept(self, nursery: trio.Nursery) -> None:
-        """Accept until draining; connections run in *nursery*."""
-        with self._accept_scope:
-            async with trio.open_nursery() as accepting:
-                for listener in self._listeners:
-                    name = f"accept {listener.name}"
-                    accepting.start_soon(self._accept_from, listener, nursery, name=name)
+        """Accept while neither retired nor draining; connections run in *nursery*."""
+        while True:
+            await self._accepting.wait()
+            with self._accept_scope:
+                async with trio.open_nursery() as accepting:
+                    for listener in self._listeners:
+                        name = f"accept {listener.name}"
+                        accepting.start_soon(self._accept_from, listener, nursery, name=name)
 
 
 async def serve_http(  # noqa: ASYNC128 (its second half calls it)

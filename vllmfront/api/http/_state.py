@@ -23,6 +23,11 @@ class ServerState:
     heads: HeadEncoder = attrs.field(factory=HeadEncoder)
     head_reader: HeadReader = attrs.field(init=False)
     draining: bool = False
+    """Each connection ends after the response in progress."""
+
+    announcing_close: bool = False
+    """Responses that begin now are the last of their connections, and say so."""
+
     requests_active: int = 0
     requests_total: int = 0
     connections_total: int = 0
