@@ -101,17 +101,30 @@ class Exchange:
 
 
 async def exchange(
-    host: str, port: int, call: HttpCall, fault: ClientFault | None = None
+    host: str,
+    port: int,
+    call: HttpCall,
+    fault: ClientFault | None = None,
+    *,
+    into: Exchange | None = None,
 ) -> Exchange:
     """Send *call* over a connection of its own, and read the answer, or do what *fault* says.
 
     Time limits are the caller's; cancelled, it closes the connection.
 
+    Args:
+        host: An IPv4 address, or a name that has one.
+        port: Its port.
+        call: What to ask.
+        fault: What goes wrong at this end.
+        into: Is filled as the answer comes and returned, for a caller that may cancel.
+
     Raises:
         OSError: No connection could be made.
         httptools.HttpParserError: The response is no HTTP.
     """
-    found = Exchange(began=trio.current_time())
+    found = Exchange() if into is None else into
+    found.began = trio.current_time()
     with trio.socket.socket() as sock:
         if fault is not None and fault.kind is ClientFaultKind.STALL:
             sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, _STALLED_BUFFER)
@@ -122,7 +135,8 @@ async def exchange(
             await _read(stream, found, fault)
         except trio.BrokenResourceError:
             pass  # what came before the connection broke is in the exchange
-    found.ended = trio.current_time()
+        finally:
+            found.ended = trio.current_time()
     return found
 
 

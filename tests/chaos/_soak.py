@@ -1,0 +1,157 @@
+"""The soak: rounds of requests before both deployments, until the time is over."""
+
+import sys
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import attrs
+import trio
+
+from tests.chaos._books import Page
+from tests.chaos._deployment import Deployment, Faults, open_external, open_managed
+from tests.chaos._oracle import Oracle
+from tests.chaos._round import Report, run_round
+from vllmfront.testing import (
+    DEADLY,
+    FaultKind,
+    FaultPlan,
+    Odds,
+    ProcessFault,
+    ProcessFaultKind,
+)
+
+RANKS = 2
+LIVES = 200
+"""More than a rank has in a soak."""
+
+KINDS = (
+    *FaultKind,
+    # These happen in the field; the others only to test that they are not taken for truth.
+    *(FaultKind.CRASH, FaultKind.DIE, FaultKind.STALL, FaultKind.SLOW),
+)
+
+DEADLINES = False
+"""Whether the frontend serves requests with a deadline."""
+
+RESTARTS = False
+"""Whether the frontend starts a managed engine again."""
+
+Say = Callable[[str], None]
+
+
+@attrs.frozen(kw_only=True)
+class Soak:
+    """What is run."""
+
+    seed: int
+    folder: Path
+    requests: int = 500
+    rounds: int | None = None
+    """None: as many as the time allows."""
+
+    seconds: float = 180.0
+    """No further round begins after them."""
+
+    within: int = 300
+    """Outputs of a life among which faults come; fewer make engines fail more often."""
+
+    step_ms: float = 5.0
+    patience: float = 5.0
+    """Seconds that a client waits whose request may have lost its end to a fault."""
+
+    deployments: Sequence[str] = ("external", "managed")
+    python: str = sys.executable
+
+    def faults(self, name: str) -> Faults:
+        """Return what goes wrong at one deployment: it follows from the seed."""
+        ranks = RANKS if name == "external" else 1
+        seed = self.seed if name == "external" else ~self.seed
+        lasting = name == "managed" and not RESTARTS
+        kinds = tuple(kind for kind in KINDS if not (lasting and kind in DEADLY))
+        odds = Odds(kinds=kinds, per_life=4, within=self.within, start=0 if lasting else 0.15)
+        plan = FaultPlan.from_seed(seed, ranks=ranks, lives=LIVES, odds=odds)
+        processes = [() if lasting else _process_faults(rank) for rank in range(ranks)]
+        return Faults(plan=plan, processes=processes)
+
+
+def _process_faults(rank: int) -> Sequence[ProcessFault]:
+    """Return the faults of a rank's program: each kind, again and again."""
+    kinds = tuple(ProcessFaultKind)
+    return [
+        ProcessFault(
+            kind=kinds[(life // 4 + rank) % len(kinds)], life=life, seconds=4.0, status=life % 2
+        )
+        for life in range(2 + rank, LIVES, 4)
+    ]
+
+
+async def run_soak(soak: Soak, say: Say) -> Report:
+    """Run it, and tell *say* how it goes; what is wrong is in the report."""
+    oracle, total, first = Oracle(), Report(), dict[str, Page]()
+    async with _open_deployments(soak) as deployments:
+        ends_at, number = time.monotonic() + soak.seconds, 0
+        while _goes_on(soak, number, ends_at):
+            for deployment in deployments:
+                began = time.monotonic()
+                report, page = await run_round(
+                    deployment,
+                    oracle,
+                    seed=soak.seed,
+                    number=number,
+                    count=soak.requests // len(deployments),
+                    first=first.get(deployment.name),
+                    deadlines=DEADLINES,
+                    patience=soak.patience,
+                )
+                first.setdefault(deployment.name, page)
+                total.add(report)
+                took = time.monotonic() - began
+                say(f"seed {soak.seed}, round {number}, {deployment.name}, {took:.1f} s")
+                say(_line(report, page))
+                for violation in report.violations:
+                    say(f"  WRONG (seed {soak.seed}): {violation}")
+            number += 1
+    return total
+
+
+def _goes_on(soak: Soak, number: int, ends_at: float) -> bool:
+    if soak.rounds is not None:
+        return number < soak.rounds
+    return number == 0 or time.monotonic() < ends_at
+
+
+def _line(report: Report, page: Page) -> str:
+    held = page.held
+    outcomes = ", ".join(f"{count} {name}" for name, count in report.outcomes.most_common())
+    faults = ", ".join(f"{count} {name}" for name, count in report.faults.most_common())
+    return (
+        f"  outcomes: {outcomes}\n"
+        f"  faults: {faults or 'none'}\n"
+        f"  frontend: {held.descriptors} descriptors, {held.threads} threads,"
+        f" {held.memory >> 20} MiB, {held.children} children"
+    )
+
+
+@asynccontextmanager
+async def _open_deployments(soak: Soak) -> AsyncGenerator[list[Deployment]]:
+    folder, python, step_ms = soak.folder, soak.python, soak.step_ms
+    async with AsyncExitStack() as stack:
+        found = []
+        if "external" in soak.deployments:
+            external = open_external(
+                folder / "external",
+                soak.faults("external"),
+                ranks=RANKS,
+                step_ms=step_ms,
+                python=python,
+            )
+            found.append(await stack.enter_async_context(external))
+        if "managed" in soak.deployments:
+            managed = open_managed(
+                folder / "managed", soak.faults("managed"), (), step_ms=step_ms, python=python
+            )
+            found.append(await stack.enter_async_context(managed))
+        with trio.fail_after(soak.seconds + 600):
+            yield found
