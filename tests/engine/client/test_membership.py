@@ -30,7 +30,7 @@ from vllmfront.engine import (
     open_engine_client,
 )
 from vllmfront.engine.transport import adopted_address
-from vllmfront.engine.wire import EngineAddresses
+from vllmfront.engine.wire import EngineAddresses, SchedulerStats, encode_stats
 from vllmfront.errors import (
     ConfigurationError,
     EngineDied,
@@ -259,6 +259,20 @@ def killed(_client: EngineClient, engine: FakeEngine) -> None:
 
 def process_ended(client: EngineClient, _engine: FakeEngine) -> None:
     client.report_death("the engine process was killed by SIGKILL")
+
+
+async def test_what_a_lost_engine_still_says_of_itself_counts_no_more() -> None:
+    async with open_engines() as (client, [engine]):
+        busy = encode_stats(SchedulerStats(num_running_reqs=7))
+        engine.send_rows([], scheduler_stats=busy)
+        await settle()
+        before = client.metrics.snapshot().ranks[0].running
+        client.report_death("the engine process was killed by SIGKILL")
+        engine.send_rows([], scheduler_stats=busy)
+        await settle()
+
+        assert before == 7
+        assert client.metrics.snapshot().ranks[0].running == 0
 
 
 @pytest.mark.parametrize("die", [sentinel, killed, process_ended])

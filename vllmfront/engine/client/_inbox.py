@@ -10,6 +10,7 @@ import zmq
 from vllmfront.engine.client._connections import OutputConnections
 from vllmfront.engine.client._membership import Membership
 from vllmfront.engine.client._rank import EngineRank
+from vllmfront.engine.client._state import EngineState
 from vllmfront.engine.client._utility import UtilityCalls
 from vllmfront.engine.metrics import EngineMetrics
 from vllmfront.engine.transport import Message, MessageReceiver
@@ -105,7 +106,9 @@ class OutputInbox:
         return self._lone or self._ranks.get(batch.engine_index)
 
     def take_stats(self, engine: EngineRank, stats: Mapping[str, Any]) -> None:
-        """Take one message's statistics."""
+        """Take one message's statistics; those of a lost engine say how things were."""
+        if engine.state is not EngineState.READY:
+            return
         engine.metrics.scheduler.record(stats)
         if self._lone is None:
             running, waiting = stats.get("num_running_reqs"), stats.get("num_waiting_reqs")
