@@ -34,7 +34,7 @@ PYTEST := $(BIN)/python -m pytest
 FILES = $(shell $(BIN)/python -c "import pathlib; \
 	print(*(file for folder in '$(SOURCES)'.split() for file in pathlib.Path(folder).rglob('*.py')))")
 
-.PHONY: serve install engine model test test-fast test-slow test-peer lint bench clean
+.PHONY: serve install engine model test test-fast test-slow test-peer chaos lint bench clean
 
 serve: engine $(if $(MODEL_NAME),model)
 	@echo "serving $(MODEL) on http://$(HOST):$(PORT), ready when /health answers 200"
@@ -80,6 +80,13 @@ test-slow: .venv/developing
 test-peer: .venv/developing
 	@$(BIN)/python tools/setup_engine.py $(ENGINE) --next
 	$(TEST_ENV) VLLMFRONT_REQUIRE_ENGINE=1 $(PYTEST) -m peer
+
+# A soak in random faults. SEED=N repeats one, ROUNDS=N counts in place of SECONDS=N, KEEP=FOLDER
+# keeps logs, plans and journals.
+SECONDS ?= 180
+chaos: .venv/developing
+	$(BIN)/python -m tests.chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) \
+		$(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(KEEP),--keep $(KEEP))
 
 lint: .venv/developing
 	$(BIN)/ruff check $(SOURCES)
