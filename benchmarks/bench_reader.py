@@ -5,6 +5,7 @@ Run it as ``python -m benchmarks.bench_reader``.
 
 import statistics
 import time
+from array import array
 from collections.abc import Sequence
 from typing import cast
 
@@ -21,11 +22,13 @@ from vllmfront.engine import (
 from vllmfront.engine.client._books import Books
 from vllmfront.engine.client._child import Child
 from vllmfront.engine.client._connections import OutputConnections
+from vllmfront.engine.client._dispatch import Dispatch
 from vllmfront.engine.client._ids import IdSource
 from vllmfront.engine.client._inbox import OutputInbox
 from vllmfront.engine.client._membership import Membership
 from vllmfront.engine.client._reader import OutputReader
 from vllmfront.engine.client._utility import UtilityCalls
+from vllmfront.engine.client._waiting_room import WaitingRoom
 from vllmfront.engine.metrics import RequestRecord
 from vllmfront.engine.transport import MessageReceiver, MessageRouter, PeerMonitor
 from vllmfront.engine.wire import Registration, encode_batch, plain_row
@@ -102,7 +105,8 @@ async def measured_reader(*, counted: bool) -> tuple[OutputReader, CannedReceive
         [0], metrics, cast("MessageRouter", DeafRouter()), watches_loading=False
     )
     membership.engine_joined(0, Registration(max_model_len=32768))
-    books = Books(membership, metrics, IdSource())
+    books = Books(membership, metrics, WaitingRoom(patience=0))
+    dispatch = Dispatch(books, membership, IdSource())
     receiver = CannedReceiver()
     inbox = OutputInbox(
         cast("MessageReceiver", receiver),
@@ -113,7 +117,7 @@ async def measured_reader(*, counted: bool) -> tuple[OutputReader, CannedReceive
     )
     reader = OutputReader(inbox, books, membership)
     for number in range(STREAMS):
-        stream = RequestStream(books, [], None)
+        stream = RequestStream(books, dispatch, None)
         request = EngineRequest(
             request_id=f"chatcmpl-{number:08x}",
             prompt_token_ids=[1, 2, 3],
@@ -123,7 +127,8 @@ async def measured_reader(*, counted: bool) -> tuple[OutputReader, CannedReceive
         child = Child(
             stream, 0, request=request, public_id=str(number), sink=NullSink(), record=record
         )
-        books.prepare(child, set())
+        child.kept = array("I")
+        dispatch.prepare(child, set())
         stream.children.append(child)
         await stream.__aenter__()
     return reader, receiver, list(books.children)

@@ -14,6 +14,7 @@ from vllmfront.engine import (
     EngineRequest,
     EngineState,
     GuardLimits,
+    RankState,
     SamplingParams,
     open_engine_client,
 )
@@ -95,18 +96,23 @@ def assert_idle(client: EngineClient) -> None:
     snapshot = client.snapshot()
     assert snapshot.requests == snapshot.engine_requests == snapshot.pending_calls == 0
     assert [rank.in_flight for rank in snapshot.ranks] == [0] * len(snapshot.ranks)
-    assert client.num_in_flight == 0
+    assert client.num_in_flight == client.num_waiting == snapshot.deadlines == 0
 
 
 async def wait_lost(client: EngineClient, rank: int = 0) -> None:
     """Return once *rank* is known to be dead."""
-    while state_of(client, rank) is not EngineState.DEAD:  # noqa: ASYNC110 (no event for one)
+    while rank_state(client, rank) is not RankState.DEAD:  # noqa: ASYNC110 (no event for one)
         await trio.sleep(0.005)
 
 
-def state_of(client: EngineClient, rank: int | None = None) -> EngineState:
+def state_of(client: EngineClient) -> EngineState:
     """Return the state now; type checkers believe that a property never changes."""
-    return client.state if rank is None else client.snapshot().ranks[rank].state
+    return client.state
+
+
+def rank_state(client: EngineClient, rank: int = 0) -> RankState:
+    """Return the state of one rank now."""
+    return client.snapshot().ranks[rank].state
 
 
 def ids(adds: Sequence[Any]) -> list[str]:

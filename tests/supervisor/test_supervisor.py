@@ -7,19 +7,14 @@ import trio
 from trio.testing import MockClock
 
 from tests.supervisor.stage import (
-    STEADY,
     Stage,
     generations,
-    make_shutdown,
     run_for,
     states,
     supervisor,
 )
-from vllmfront.errors import EngineDied, FirstStartFailed, RestartLimitExceeded
+from vllmfront.errors import FirstStartFailed
 from vllmfront.supervisor import (
-    ChildNotReady,
-    ChildReturned,
-    ChildSpec,
     ChildState,
     Restart,
 )

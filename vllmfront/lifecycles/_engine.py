@@ -60,6 +60,7 @@ class ManagedEngine:
                 failure = await self._run_process(nursery, stop)
                 nursery.cancel_scope.cancel(reason="the engine's process has ended")
         if failure is not None:
+            self.client.give_up(failure)
             raise failure
 
     async def _run_process(self, nursery: trio.Nursery, stop: trio.Event) -> VllmFrontError | None:
@@ -69,7 +70,7 @@ class ManagedEngine:
         failure: VllmFrontError | None = None
         async with open_process(spec) as process:
             nursery.start_soon(self._kill_when_hurried, process)
-            await wait_any(stop.wait, process.wait, self.client.wait_dead)
+            await wait_any(stop.wait, process.wait, self.client.wait_lost)
             if not stop.is_set():
                 failure = await self._explain(process)
             else:

@@ -74,7 +74,7 @@ class ModelLoader:
                 nursery.start_soon(_cancel_when, stop, nursery.cancel_scope)
                 self.slot.put(await load_service(self.config, self.client))
                 self.on_loaded()
-                await wait_any(self.client.wait_dead, self._announce)
+                await wait_any(self.client.wait_lost, self._announce)
                 nursery.cancel_scope.cancel(reason="the model is loaded")
 
     async def _announce(self) -> None:

@@ -224,7 +224,7 @@ async def open_api(
 ) -> AsyncGenerator[Api]:
     """Serve *model* with an engine that is ready, for as long as the block runs."""
     limits = GuardLimits(vocab_size=model.config.vocab_size, max_model_len=None)
-    config = EngineClientConfig(all_local=True, limits=limits)
+    config = EngineClientConfig(all_local=True, limits=limits, recovery_wait=0)
     async with open_engine_client(config) as client, trio.open_nursery() as nursery:
         assert client.handshake_address is not None
         with FakeEngine(client.handshake_address) as engine:

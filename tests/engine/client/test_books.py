@@ -1,7 +1,7 @@
 """After anything that can happen, in any order, the books balance."""
 
 import time
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from random import Random
 
 import pytest
@@ -12,15 +12,15 @@ from tests.engine._helpers import (
     assert_idle,
     engine_for,
     open_engines,
+    rank_state,
     request,
     settle,
-    state_of,
 )
 from vllmfront.engine import (
     EngineClient,
     EngineOutput,
-    EngineState,
     FinishReason,
+    RankState,
     RequestStream,
 )
 from vllmfront.engine.wire import Abort, Add, Utility, plain_row
@@ -68,14 +68,13 @@ class World:
         """Be one request handler."""
         n = self.random.choice([1, 1, 1, 3])
         sinks = [self.sink() for _ in range(n)]
-        with scope:
-            try:
-                async with self.client.submit(request(f"r{number}", n=n), sinks) as stream:
-                    self.submitted += n
-                    self.streams.append(stream)
-                    await stream.wait_finished()
-            except VllmFrontError:
-                return
+        stream = self.client.submit(request(f"r{number}", n=n), sinks)
+        with scope, suppress(VllmFrontError):
+            async with stream:
+                await stream.wait_finished()
+        if stream.cause is not None:  # else it was refused
+            self.submitted += n
+            self.streams.append(stream)
 
     def sink(self) -> RecordingSink:
         kind = self.random.randrange(6)
@@ -132,7 +131,7 @@ class World:
             self.client.report_death("killed", rank)
         old.close()
         # One that was killed while it loaded is just not there; its successor says HELLO anyway.
-        while state_of(self.client, rank) is EngineState.READY:  # noqa: ASYNC110 (no event)
+        while rank_state(self.client, rank) is RankState.READY:  # noqa: ASYNC110 (no event)
             await trio.sleep(0.005)
         self.running[rank] = set()
         new = stack.enter_context(engine_for(self.client, rank))

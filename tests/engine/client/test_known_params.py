@@ -8,12 +8,25 @@ def test_shared_parameters_are_found_by_identity() -> None:
     known = KnownParams()
     params = SamplingParams(max_tokens=3, stop_token_ids=(5,))
     assert known.add(params) is None
-    encoded = known.add(params)
+    form = known.add(params)
 
-    assert encoded is not None
-    assert known.find(params) == encoded
+    assert form is not None
+    assert known.find(params) is form
     assert known.find(SamplingParams(max_tokens=3, stop_token_ids=(5,))) is None
-    assert msgpack.unpackb(encoded)["stop_token_ids"] == [5]
+    assert msgpack.unpackb(form.encoded)["stop_token_ids"] == [5]
+
+
+def test_whether_they_can_go_on_elsewhere_is_known() -> None:
+    known = KnownParams()
+    for params, continuable in (
+        (SamplingParams(temperature=0.0), True),
+        (SamplingParams(presence_penalty=0.5), False),
+    ):
+        known.add(params)
+        form = known.add(params)
+
+        assert form is not None
+        assert form.continuable is continuable
 
 
 def test_what_could_change_later_is_checked_each_time() -> None:

@@ -16,6 +16,7 @@ from tests.engine._helpers import (
     assert_idle,
     engine_for,
     open_engines,
+    rank_state,
     request,
     settle,
     state_of,
@@ -26,6 +27,7 @@ from vllmfront.engine import (
     EngineClientConfig,
     EngineState,
     FinishReason,
+    RankState,
     TerminalCause,
     open_engine_client,
 )
@@ -35,9 +37,14 @@ from vllmfront.errors import (
     ConfigurationError,
     EngineDied,
     EngineUnavailable,
+    Reason,
+    RequestInterrupted,
     StartupFailed,
 )
 from vllmfront.testing import REGISTRATION, FakeEngine
+
+IMPATIENT = attrs.evolve(CONFIG, recovery_wait=0)
+"""No request waits for another engine."""
 
 
 async def test_the_block_begins_while_the_engine_loads() -> None:
@@ -146,7 +153,7 @@ async def test_an_engine_killed_while_it_loads_is_noticed_at_once_and_may_come_b
             old = engine_for(client)
             await old.say_hello()
             old.close()
-            error = await client.wait_dead()
+            error = await client.wait_lost()
 
             assert str(error) == "engine 0 closed its connection while loading"
             assert "Engine 0 is lost: engine 0 closed its connection while loading" in caplog.text
@@ -171,7 +178,7 @@ async def test_of_two_that_load_only_the_killed_one_is_lost() -> None:
                 other.close()
                 await wait_lost(client, 1)
 
-                assert state_of(client, 0) is EngineState.LOADING
+                assert rank_state(client, 0) is RankState.LOADING
                 assert state_of(client) is EngineState.LOADING
 
 
@@ -181,7 +188,7 @@ async def test_a_connection_that_only_broke_may_still_bring_its_engine() -> None
             with engine_for(client) as engine:
                 await engine.say_hello()
                 engine.reconnect_handshake()
-                await client.wait_dead()
+                await client.wait_lost()
                 engine.register()
                 engine.say_ready()
                 await client.wait_state(lambda state: state is EngineState.READY)
@@ -230,7 +237,7 @@ async def test_start_up_fails_without_a_hello(autojump_clock: MockClock) -> None
             await trio.sleep_forever()
 
     assert autojump_clock.current_time() - started == pytest.approx(600)
-    assert state_of(client) is EngineState.DEAD
+    assert state_of(client) is EngineState.FAILED
     with pytest.raises(StartupFailed):
         await client.wait_ready()
 
@@ -279,12 +286,12 @@ async def test_what_a_lost_engine_still_says_of_itself_counts_no_more() -> None:
 async def test_death_reaches_every_stream_and_call(
     die: Callable[[EngineClient, FakeEngine], None],
 ) -> None:
-    async with open_engines() as (client, [engine]):
+    async with open_engines(config=IMPATIENT) as (client, [engine]):
         sink = RecordingSink()
         ended: list[str] = []
 
         async def stream() -> None:
-            with pytest.raises(EngineDied):
+            with pytest.raises(RequestInterrupted):
                 async with client.submit(request(), [sink]) as stream:
                     await stream.wait_finished()
             ended.append("stream")
@@ -295,7 +302,7 @@ async def test_death_reaches_every_stream_and_call(
             ended.append("call")
 
         async def watch() -> None:
-            assert isinstance(await client.wait_dead(), EngineDied)
+            assert isinstance(await client.wait_lost(), EngineDied)
             ended.append("watch")
 
         async with trio.open_nursery() as nursery:
@@ -306,16 +313,15 @@ async def test_death_reaches_every_stream_and_call(
             die(client, engine)
 
         assert sorted(ended) == ["call", "stream", "watch"]
-        assert state_of(client) is EngineState.DEAD
-        assert [type(error) for error in sink.errors] == [EngineDied]
+        assert state_of(client) is EngineState.RECOVERING
+        assert [type(error) for error in sink.errors] == [RequestInterrupted]
         assert client.metrics.snapshot().causes["engine_died"] == 1
-        with pytest.raises(EngineDied):
+        with pytest.raises(EngineUnavailable) as refused:
             async with client.submit(request()):
                 pass
-        with pytest.raises(EngineDied):
+        assert refused.value.reason is Reason.RECOVERING
+        with pytest.raises(EngineUnavailable):
             await client.call_utility("is_sleeping")
-        with pytest.raises(EngineDied):
-            await client.wait_ready()
         assert_idle(client)
 
 
@@ -328,14 +334,14 @@ async def test_the_first_cause_of_death_sticks() -> None:
 
 
 async def test_a_send_to_a_killed_engine_fails_at_once() -> None:
-    async with open_engines() as (client, [engine]):
+    async with open_engines(config=IMPATIENT) as (client, [engine]):
         engine.close()
         time.sleep(0.05)  # noqa: ASYNC251 (the monitor's task must not run before the send)
 
-        with pytest.raises(EngineDied):
+        with pytest.raises(RequestInterrupted):
             async with client.submit(request()) as stream:
                 await stream.wait_finished()
-        assert state_of(client) is EngineState.DEAD
+        assert state_of(client) is EngineState.RECOVERING
         assert_idle(client)
 
 
@@ -346,7 +352,7 @@ async def test_leaving_a_stream_may_be_what_finds_its_engine_killed() -> None:
             engine.close()
             time.sleep(0.05)  # noqa: ASYNC251 (the monitor's task must not run before the send)
 
-        assert state_of(client) is EngineState.DEAD
+        assert state_of(client) is EngineState.RECOVERING
         assert_idle(client)
 
 
@@ -364,9 +370,9 @@ async def test_what_was_sent_before_the_end_still_arrives() -> None:
 
 
 async def test_an_engine_leaves_and_comes_back() -> None:
-    async with open_engines() as (client, [old]):
+    async with open_engines(config=IMPATIENT) as (client, [old]):
         before = RecordingSink()
-        with pytest.raises(EngineDied, match="closed its connection"):
+        with pytest.raises(RequestInterrupted, match="closed its connection"):
             async with client.submit(request("before"), [before]) as stream:
                 add = await old.receive_add()
                 old.close()
@@ -374,7 +380,8 @@ async def test_an_engine_leaves_and_comes_back() -> None:
         with engine_for(client) as new:
             await new.say_hello()
             await settle()
-            assert state_of(client) is EngineState.LOADING
+            assert state_of(client) is EngineState.RECOVERING
+            assert rank_state(client) is RankState.LOADING
             new.register()
             new.say_ready()
             await client.wait_ready()
@@ -392,8 +399,8 @@ async def test_an_engine_leaves_and_comes_back() -> None:
 
 
 async def test_a_hello_from_a_rank_that_serves_replaces_it() -> None:
-    async with open_engines() as (client, [old]):
-        with pytest.raises(EngineDied, match="replaced"):
+    async with open_engines(config=IMPATIENT) as (client, [old]):
+        with pytest.raises(RequestInterrupted, match="replaced"):
             async with client.submit(request(), [RecordingSink()]) as stream:
                 add = await old.receive_add()
                 new = engine_for(client)
@@ -422,8 +429,8 @@ async def test_a_process_that_is_reported_dead_while_loading() -> None:
         async with open_engine_client(CONFIG) as client, trio.open_nursery() as nursery:
 
             async def wait() -> None:
-                with pytest.raises(EngineDied, match="exit status 1"):
-                    await client.wait_ready()
+                error = await client.wait_lost()
+                assert str(error) == "the engine process ended with exit status 1"
 
             nursery.start_soon(wait)
             await wait_all_tasks_blocked()
@@ -431,9 +438,9 @@ async def test_a_process_that_is_reported_dead_while_loading() -> None:
 
 
 async def test_one_rank_dies_and_the_others_go_on() -> None:
-    async with open_engines(2) as (client, engines):
+    async with open_engines(2, IMPATIENT) as (client, engines):
         sinks = [RecordingSink(), RecordingSink()]
-        with pytest.raises(EngineDied):
+        with pytest.raises(RequestInterrupted):
             async with (
                 client.submit(request("a"), sinks[:1]) as on_0,
                 client.submit(request("b"), sinks[1:]) as on_1,
@@ -458,7 +465,7 @@ async def test_one_rank_dies_and_the_others_go_on() -> None:
             async with client.submit(request(data_parallel_rank=0)):
                 pass
         engines[1].report_death()
-        await client.wait_dead()
+        await client.wait_lost()
         assert_idle(client)
 
 
@@ -469,7 +476,7 @@ async def test_a_rank_that_dies_without_a_word_before_is_found_by_its_connection
         await wait_lost(client, 1)
 
         assert state_of(client) is EngineState.READY
-        assert client.snapshot().ranks[0].state is EngineState.READY
+        assert rank_state(client) is RankState.READY
 
 
 async def test_a_lost_rank_is_replaced_by_another_at_the_send() -> None:
@@ -567,7 +574,7 @@ async def test_what_was_sent_before_the_last_words_is_pushed_first() -> None:
             engine.report_death()
             time.sleep(0.05)  # noqa: ASYNC251 (all of it must be there before the reader runs)
             await stream.wait_finished()
-        await client.wait_dead()
+        await client.wait_lost()
 
         assert sink.tokens == [1, 2]
         assert stream.cause is TerminalCause.STOP

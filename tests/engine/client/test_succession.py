@@ -8,12 +8,13 @@ import attrs
 import pytest
 import trio
 
-from tests.engine._helpers import CONFIG, RecordingSink, assert_idle, request, state_of
+from tests.engine._helpers import CONFIG, RecordingSink, assert_idle, rank_state, request, state_of
 from vllmfront.engine import (
     EngineClient,
     EngineClientConfig,
     EngineState,
     Inheritance,
+    RankState,
     SamplingParams,
     open_engine_client,
 )
@@ -166,9 +167,9 @@ async def test_both_generations_see_an_engine_die() -> None:
             async with successor(first, config) as second:
                 doomed.cancel()
                 for client in (first, second):
-                    await wait_until(lambda it=client: state_of(it, 1) is EngineState.DEAD)  # type: ignore[misc]
+                    await wait_until(lambda it=client: rank_state(it, 1) is RankState.DEAD)  # type: ignore[misc]
 
-                    assert state_of(client, 0) is EngineState.READY
+                    assert rank_state(client, 0) is RankState.READY
                     assert await tokens_of(client, SamplingParams(max_tokens=3)) == 3
             nursery.cancel_scope.cancel(reason="the test is over")
 
@@ -198,7 +199,7 @@ async def test_a_new_engine_joins_both_generations() -> None:
             async with successor(first) as second:
                 doomed.cancel()
                 for client in (first, second):
-                    await wait_until(lambda it=client: state_of(it) is EngineState.DEAD)  # type: ignore[misc]
+                    await wait_until(lambda it=client: state_of(it) is EngineState.RECOVERING)  # type: ignore[misc]
                 start_engine(nursery, second)
                 for client in (first, second):
                     await wait_until(lambda it=client: state_of(it) is EngineState.READY)  # type: ignore[misc]
@@ -218,7 +219,7 @@ async def test_who_has_stepped_aside_can_lead_again() -> None:
             first.succession.lead()
             assert await tokens_of(first, SamplingParams(max_tokens=3)) == 3
             doomed.cancel()
-            await wait_until(lambda: state_of(first) is EngineState.DEAD)
+            await wait_until(lambda: state_of(first) is EngineState.RECOVERING)
             start_engine(nursery, first)
             await wait_until(lambda: state_of(first) is EngineState.READY)
             async with successor(first) as third:
@@ -263,7 +264,7 @@ async def test_no_successor_may_come_while_engines_load() -> None:
             await client.wait_ready()
             assert client.succession.obstacle() is None
             doomed.cancel()
-            await wait_until(lambda: state_of(client, 0) is EngineState.DEAD)
+            await wait_until(lambda: rank_state(client, 0) is RankState.DEAD)
             assert client.succession.obstacle() is None
             assert client.succession.legacy().lost == {0: "engine 0 closed its connection"}
             membership(client).engine_arrived(0)

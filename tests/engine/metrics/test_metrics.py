@@ -138,7 +138,7 @@ def test_errors_do_not_count_as_success() -> None:
         metrics.record_end(record(), cause, now=100.0)
 
     assert set(metrics.request_success) == {"stop", "length", "repetition", "abort"}
-    assert observed(metrics, "e2e_request_latency_seconds")[0] == 8
+    assert observed(metrics, "e2e_request_latency_seconds")[0] == 9
 
 
 def test_scheduler_counters_add_up_and_gauges_are_the_latest() -> None:

@@ -28,7 +28,7 @@ class Engine(Protocol):
 
     @property
     def error(self) -> VllmFrontError | None:
-        """Why the state is DEAD."""
+        """Why the state is not READY."""
 
     @property
     def max_model_len(self) -> int | None:
@@ -112,15 +112,16 @@ class ModelService:
             EngineUnavailable: The engines are loading, or gone: others may take their place.
         """
         state = self.engine.state
-        if state is EngineState.READY:
-            return
+        if state is EngineState.READY or state is EngineState.RECOVERING:
+            return  # the engine client knows whether waiting is worth while
         error = self.engine.error
-        if state is EngineState.DEAD and error is not None:
+        if state is EngineState.FAILED and error is not None:
             raise EngineUnavailable(
                 f"The engine is gone: {str(error).rstrip('.')}.", reason=Reason.FAILED
             ) from error
+        reason = Reason.STALLED if state is EngineState.STALLED else Reason.LOADING
         raise EngineUnavailable(
-            f"The engine is not ready: its state is {state.name}.", reason=Reason.LOADING
+            f"The engine is not ready: its state is {state.name}.", reason=reason
         )
 
     def logprob_decoder(self, *, skip_special_tokens: bool, as_token_ids: bool) -> LogprobDecoder:

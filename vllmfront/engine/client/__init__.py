@@ -4,7 +4,7 @@ from vllmfront.engine.client._client import EngineClient
 from vllmfront.engine.client._config import EngineClientConfig
 from vllmfront.engine.client._info import ClientSnapshot, EngineInfo, RankSnapshot
 from vllmfront.engine.client._open import Inheritance, open_engine_client
-from vllmfront.engine.client._state import EngineState
+from vllmfront.engine.client._state import EngineState, RankState
 from vllmfront.engine.client._stream import RequestStream
 from vllmfront.engine.client._succession import EngineLegacy, Succession
 
@@ -17,6 +17,7 @@ __all__ = [
     "EngineState",
     "Inheritance",
     "RankSnapshot",
+    "RankState",
     "RequestStream",
     "Succession",
     "open_engine_client",

@@ -1,4 +1,4 @@
-"""The books: every request that is in flight, and the only ways in and out.
+"""The books: every request that is in flight, and how each leaves them.
 
 All of it is synchronous, so no other task ever sees half a change.
 """
@@ -7,97 +7,68 @@ import logging
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
+import trio
+
 from vllmfront.engine._output import EngineOutput, FinishReason
 from vllmfront.engine.client._child import Child
-from vllmfront.engine.client._ids import IdSource
+from vllmfront.engine.client._deadlines import Deadlines
 from vllmfront.engine.client._membership import Membership
 from vllmfront.engine.client._rank import EngineRank
-from vllmfront.engine.client._state import EngineState
 from vllmfront.engine.client._stream import CHOICES_A_TURN, RequestStream
+from vllmfront.engine.client._waiting_room import WaitingRoom
 from vllmfront.engine.metrics import EngineMetrics, TerminalCause
-from vllmfront.engine.routing import choose
 from vllmfront.engine.transport import PeerGone
-from vllmfront.engine.wire import encode_abort, encode_add
-from vllmfront.errors import (
-    EngineRequestFailed,
-    EngineUnavailable,
-    Reason,
-    RequestRejected,
-    VllmFrontError,
-)
+from vllmfront.engine.wire import encode_abort
+from vllmfront.errors import EngineRequestFailed, RequestTimedOut, VllmFrontError
 
 logger = logging.getLogger(__name__)
 
-MAX_POSTED = 16
-"""Requests that wait for each other: more would delay the first, and save little."""
-
-_REASONS = {EngineState.LOADING: Reason.LOADING, EngineState.DEAD: Reason.FAILED}
-
 
 class Books:
-    """Requests in flight, by internal id; adds and removes them, and tells the engines."""
+    """Requests in flight: on an engine, by internal id, or in the waiting room."""
 
-    def __init__(
-        self,
-        membership: Membership,
-        metrics: EngineMetrics,
-        ids: IdSource,
-        *,
-        client_index: int = 0,
-    ) -> None:
+    def __init__(self, membership: Membership, metrics: EngineMetrics, room: WaitingRoom) -> None:
         self.children: dict[str, Child] = {}
-        """What the reader looks outputs up in."""
+        """Those that have an engine: what the reader looks outputs up in."""
 
+        self.room = room
+        self.deadlines = Deadlines()
         self.metrics = metrics
         self._membership = membership
-        self._ids = ids
-        self._client_index = client_index
         self._streams: set[RequestStream] = set()
-        self._posted: list[Child] = []
-        membership.on_loss(self.fail_rank)
 
     @property
     def num_requests(self) -> int:
         """Streams that have live children; a request with ``n`` choices counts once."""
         return len(self._streams)
 
-    def prepare(self, child: Child, taken: set[str]) -> None:
-        """Name *child* and encode it; *taken* are the names of others that are not sent yet.
+    def enter(self, child: Child) -> None:
+        """Note that *child* begins; where it goes is decided next."""
+        child.live = True
+        assert child.stream is not None
+        self._streams.add(child.stream)
+        child.stream.child_began()
+        if child.request.deadline is not None:
+            self.deadlines.add(child, child.request.deadline)
 
-        Raises:
-            RequestRejected: Its id is taken.
-        """
-        request = child.request
-        internal_id = self._ids.internal(request.request_id)
-        if internal_id in self.children or internal_id in taken:
-            raise _id_taken(request.request_id)
-        taken.add(internal_id)
-        child.internal_id = internal_id
-        child.frames = encode_add(
-            request,
-            internal_id=internal_id,
-            client_index=self._client_index,
-            sampling=child.encoded_sampling,
-        )
+    def park(self, child: Child) -> None:
+        """Let *child*, which has no engine, wait for one."""
+        assert child.stream is not None
+        child.parked = True
+        child.stream.num_parked += 1
+        self.room.enter(child, trio.current_time())
 
-    def begin(self, stream: RequestStream, children: Sequence[Child]) -> None:
-        """Post some of the prepared children of *stream*; where one cannot be, all end.
+    def unpark(self, child: Child) -> None:
+        """Take *child* out of the waiting room."""
+        assert child.stream is not None
+        child.parked = False
+        child.stream.num_parked -= 1
+        self.room.leave(child)
 
-        They are sent by ``send_posted``, together with what others post meanwhile.
-
-        Raises:
-            RequestRejected: A request pins an unknown rank, or its id is taken.
-            EngineUnavailable: Engines are loading.
-            EngineDied: No engine is left to send to.
-        """
-        try:
-            for child in children:
-                self._post(child)
-        except VllmFrontError:
-            if stream.cause is None and stream.num_live == 0:
-                self.metrics.count_cause(TerminalCause.REFUSED)
-            self.leave(stream, TerminalCause.ENGINE_DIED)
-            raise
+    def withdraw(self, child: Child) -> None:
+        """Take *child* from its engine, which is lost, and let it wait for another."""
+        self._leave_rank(child)
+        self.park(child)
 
     def settle(self, stream: RequestStream) -> None:
         """Close the account of *stream* if all of its children have ended."""
@@ -139,11 +110,13 @@ class Books:
         """End *child* with *error*, which its sink is told first; nothing if it has ended."""
         if not child.live:
             return
-        try:
-            child.sink.on_error(error)
-        except Exception:
-            logger.exception("A sink failed at the end of request %s", child.internal_id)
-            self.metrics.count_sink_failure()
+        assert child.stream is not None
+        if child.stream.begun:  # else whoever begins it is told
+            try:
+                child.sink.on_error(error)
+            except Exception:
+                logger.exception("A sink failed at the end of request %s", child.internal_id)
+                self.metrics.count_sink_failure()
         self.end(child, cause, error)
 
     def sink_failed(self, child: Child, problem: Exception) -> None:
@@ -169,6 +142,8 @@ class Books:
         if not tokens:
             return False
         try:
+            if child.kept is not None:
+                child.kept.fromlist(tokens)
             return child.on_tokens(tokens)
         except Exception as problem:  # noqa: BLE001 (request edge; it is logged)
             self.sink_failed(child, problem)
@@ -189,11 +164,12 @@ class Books:
         """
         by_rank: dict[EngineRank, list[str]] = {}
         for child in children:
+            if child.parked or child.frames:  # it has not been sent, and never will be
+                continue
             assert child.rank is not None
-            if not child.frames:  # else it has not been sent, and never will be
-                by_rank.setdefault(child.rank, []).append(child.internal_id)
+            by_rank.setdefault(child.rank, []).append(child.internal_id)
         for rank, ids in by_rank.items():
-            if rank.state is not EngineState.READY:
+            if not rank.state.connected:
                 continue
             try:
                 self._membership.send(rank, encode_abort(ids))
@@ -207,15 +183,15 @@ class Books:
             How many requests that were; one with ``n`` choices counts once.
         """
         children = self.flush(
-            child
-            for child in self.children.values()
-            if public_ids is None or child.public_id in public_ids
+            child for child in self._all() if public_ids is None or child.public_id in public_ids
         )
         self.abort(children)
         for child in children:
             if not child.live:
                 continue
+            assert child.stream is not None
             try:
+                child.stream.note_begin()
                 child.on_output(EngineOutput(new_token_ids=[], finish_reason=FinishReason.ABORT))
             except Exception:
                 logger.exception("A sink failed at the abort of request %s", child.internal_id)
@@ -225,22 +201,27 @@ class Books:
 
     def fail_all(self, error: VllmFrontError, cause: TerminalCause) -> None:
         """Abort everything, and end it with *error*."""
-        children = self.flush(self.children.values())
+        children = self.flush(self._all())
         self.abort(children)
         for child in children:
             self.fail(child, cause, error.twin())
 
-    def fail_rank(self, rank: EngineRank) -> None:
-        """End everything that runs on *rank*, which is lost; what was not sent goes elsewhere."""
-        for child in self.flush(child for child in self.children.values() if child.rank is rank):
-            if not (child.frames and self._reroute(child)):
-                self.fail(child, TerminalCause.ENGINE_DIED, rank.death())
+    def expire(self, children: Iterable[Child]) -> None:
+        """Abort and end those of *children* that live: their deadline has passed."""
+        children = self.flush(children)
+        self.abort(children)
+        for child in children:
+            error = RequestTimedOut("The request was not finished by its deadline")
+            self.fail(child, TerminalCause.TIMED_OUT, error)
+
+    def _all(self) -> list[Child]:
+        return [*self.children.values(), *self.room]
 
     def _record_choices(self, stream: RequestStream) -> None:
         if len(stream.children) == 1:
             [child] = stream.children
-            assert child.rank is not None
-            child.rank.metrics.record_choices(1, child.record.num_tokens)
+            if child.rank is not None:
+                child.rank.metrics.record_choices(1, child.record.num_tokens)
             return
         by_request: dict[str, list[Child]] = {}
         for child in stream.children:
@@ -253,88 +234,25 @@ class Books:
 
     def _take_out(self, child: Child) -> None:
         assert child.live
-        assert child.rank is not None
         child.live = False
-        child.pending = None
+        child.pending = child.kept = None
+        if child.deadline_number:
+            self.deadlines.forget(child)
+        if child.parked:
+            self.unpark(child)
+        else:
+            self._leave_rank(child)
+
+    def _leave_rank(self, child: Child) -> None:
+        assert child.rank is not None
         del self.children[child.internal_id]
         child.rank.load.end()
 
     def _account(self, child: Child, cause: TerminalCause, error: VllmFrontError | None) -> None:
-        assert child.rank is not None
-        child.rank.metrics.record_end(child.record, cause, time.monotonic())
+        if child.rank is not None:
+            child.rank.metrics.record_end(child.record, cause, time.monotonic())
         self.metrics.count_cause(cause)
         stream, child.stream = child.stream, None
         assert stream is not None
         stream.child_ended(cause, error)
         self.settle(stream)
-
-    def _post(self, child: Child) -> None:
-        if child.internal_id in self.children:
-            raise _id_taken(child.request.request_id)
-        child.rank = self._choose(child)
-        child.live = True
-        self.children[child.internal_id] = child
-        assert child.stream is not None
-        self._streams.add(child.stream)
-        child.stream.child_began()
-        child.rank.load.send()
-        self._posted.append(child)
-        if len(self._posted) >= MAX_POSTED:
-            self.send_posted()
-
-    def send_posted(self) -> None:
-        """Send what was posted and is still wanted, in order."""
-        posted, self._posted = self._posted, []
-        for child in posted:
-            self._send(child)
-
-    def _send(self, child: Child) -> None:
-        while child.live:
-            assert child.rank is not None
-            try:
-                self._membership.send(child.rank, child.frames)
-            except PeerGone:
-                # The loss was noted, and has led the child to another engine, or to its end.
-                continue
-            child.frames = []
-            return
-
-    def _reroute(self, child: Child) -> bool:
-        """Choose another engine for a child that was not sent; False if there is none."""
-        assert child.rank is not None
-        try:
-            other = self._choose(child)
-        except VllmFrontError:
-            return False
-        child.rank.load.end()
-        child.rank = other
-        other.load.send()
-        return True
-
-    def _choose(self, child: Child) -> EngineRank:
-        if self._membership.state.value is not EngineState.READY:
-            raise self._membership.unavailable()
-        ranks = self._membership.ranks
-        pinned = child.request.data_parallel_rank
-        if pinned is not None:
-            rank = ranks.get(pinned)
-            if rank is None:
-                raise RequestRejected(
-                    f"data_parallel_rank {pinned} is out of range [{min(ranks)}, {max(ranks) + 1})",
-                    param="data_parallel_rank",
-                )
-            if rank.state is not EngineState.READY:
-                raise EngineUnavailable(
-                    f"engine {pinned} is {rank.state.value}", reason=_REASONS[rank.state]
-                )
-            return rank
-        ready = self._membership.ready()
-        if not ready:  # the last one is just being lost
-            raise self._membership.unavailable()
-        if len(ready) == 1:
-            return ready[0]
-        return ranks[choose({rank.rank: rank.load for rank in ready})]
-
-
-def _id_taken(request_id: str) -> RequestRejected:
-    return RequestRejected(f"Request id {request_id} is already in use", param="request_id")

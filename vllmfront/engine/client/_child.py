@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING
 
 from vllmfront.engine._output import OutputSink
@@ -17,20 +18,26 @@ class Child:
     """One choice of one request, in flight on one engine."""
 
     __slots__ = (
+        "answered",
+        "deadline_number",
         "encoded_sampling",
         "frames",
         "index",
         "internal_id",
+        "kept",
         "live",
         "on_output",
         "on_tokens",
+        "parked",
         "pending",
         "public_id",
         "rank",
         "record",
         "request",
+        "resends",
         "sink",
         "stream",
+        "weight_version",
     )
 
     def __init__(
@@ -62,17 +69,35 @@ class Child:
         """The wire form of its sampling parameters, where it is known already."""
 
         self.frames: list[bytes] = []
-        """The encoded ADD, until it is sent."""
+        """The encoded ADD, until it is sent. A live one without has been sent to ``rank``."""
 
         self.rank: EngineRank | None = None
-        """Where it runs; None before it was sent."""
+        """Where it runs, or did last; None before it had an engine."""
 
         self.live = False
-        """Whether the engine has it. From ADD to the end, and never again."""
+        """Whether it was begun and has not ended; then never again."""
+
+        self.parked = False
+        """Whether it is live and waits for an engine."""
+
+        self.answered = False
+        """Whether an engine has said more about it than tokens."""
+
+        self.kept: array[int] | None = None
+        """All its tokens so far, where it may go on elsewhere with them; else None."""
+
+        self.weight_version = ""
+        """Of the engine that it was taken from."""
+
+        self.resends = 0
+        """How often it was sent again because its engine was lost."""
+
+        self.deadline_number = 0
+        """What ``Deadlines`` knows it by; 0 where nobody watches it."""
 
         self.pending: list[int] | None = None
         """Tokens read but not pushed yet, while several messages are merged."""
 
     def __repr__(self) -> str:
-        state = "live" if self.live else "not live"
+        state = "parked" if self.parked else "live" if self.live else "not live"
         return f"<Child {self.internal_id} {state}, {self.record.num_tokens} tokens>"

@@ -1,29 +1,28 @@
 """The client: requests and calls go in, outputs come out of the streams."""
 
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
-import attrs
 import trio
-from msgspec.structs import replace
 
-from vllmfront.engine._fan_out import fan_out
 from vllmfront.engine._output import OutputSink
-from vllmfront.engine._request import EngineRequest, SamplingParams
+from vllmfront.engine._request import EngineRequest
 from vllmfront.engine.client._books import Books
 from vllmfront.engine.client._buffer import OutputBuffer
-from vllmfront.engine.client._child import Child
-from vllmfront.engine.client._info import ClientSnapshot, EngineInfo, RankSnapshot
-from vllmfront.engine.client._known import KnownParams
+from vllmfront.engine.client._dispatch import Dispatch
+from vllmfront.engine.client._info import ClientSnapshot, EngineInfo
 from vllmfront.engine.client._membership import Membership
+from vllmfront.engine.client._prepare import Preparation, Sinks
 from vllmfront.engine.client._rank import EngineRank
+from vllmfront.engine.client._request_checks import RequestChecks
+from vllmfront.engine.client._stall import StallWatch
 from vllmfront.engine.client._state import EngineState
-from vllmfront.engine.client._stream import CHOICES_A_TURN, RequestStream
+from vllmfront.engine.client._stream import RequestStream
 from vllmfront.engine.client._succession import Succession
 from vllmfront.engine.client._utility import DEFAULT_CALL_SECONDS, UtilityCalls
-from vllmfront.engine.guard import GuardLimits, adapt_request, check_request
-from vllmfront.engine.metrics import EngineMetrics, RequestRecord, TerminalCause
+from vllmfront.engine.guard import GuardLimits
+from vllmfront.engine.handshake import Roster
+from vllmfront.engine.metrics import EngineLevels, EngineMetrics, TerminalCause
 from vllmfront.errors import EngineDied, RequestRejected, VllmFrontError
 
 
@@ -35,9 +34,13 @@ class EngineClient:
         *,
         books: Books,
         calls: UtilityCalls,
+        checks: RequestChecks,
+        dispatch: Dispatch,
         membership: Membership,
         metrics: EngineMetrics,
-        limits: GuardLimits,
+        preparation: Preparation,
+        roster: Roster,
+        stalls: StallWatch,
         succession: Succession | None,
     ) -> None:
         self.metrics = metrics
@@ -54,40 +57,55 @@ class EngineClient:
 
         self._books = books
         self._calls = calls
+        self._checks = checks
+        self._dispatch = dispatch
         self._membership = membership
-        self._configured_limits = limits
-        self._limits = limits
-        self._limits_basis: EngineInfo | None = None
-        self._known_params = KnownParams()
+        self._preparation = preparation
+        self._roster = roster
+        self._stalls = stalls
+        metrics.watch(self._levels)
 
     def __repr__(self) -> str:
         return f"<EngineClient {self.state.value}, {self.num_in_flight} requests in flight>"
 
     @property
     def state(self) -> EngineState:
-        """READY while any engine serves, once all have loaded or failed. DEAD may end again."""
+        """READY while any engine serves, once all have loaded or failed."""
         return self._membership.state.value
 
     @property
+    def since(self) -> float:
+        """When ``state`` became what it is, by ``trio.current_time()``."""
+        return self._membership.state.since
+
+    @property
     def error(self) -> VllmFrontError | None:
-        """Why the state is DEAD: the first cause."""
+        """Why the state is not READY: the first cause, until it is READY again."""
         return self._membership.state.error
+
+    @property
+    def seconds_until_ready(self) -> float | None:
+        """An estimate of when an engine that does not serve will, from the last time it loaded.
+
+        None where nothing is known, or all engines serve.
+        """
+        return self._membership.seconds_until_ready()
 
     async def wait_ready(self) -> None:
         """Return once requests can be sent.
 
         Raises:
-            EngineDied: No engine is left.
-            StartupFailed: The engines did not come up in time.
+            VllmFrontError: Somebody has given up; what they said, or a StartupFailed where the
+                engines did not come up in time.
         """
-        await self._membership.state.wait(lambda state: state is not EngineState.LOADING)
-        if self.state is EngineState.DEAD:
-            raise self._membership.unavailable()
+        state = await self.wait_state(lambda state: state in _SETTLED)
+        if state is EngineState.FAILED:
+            assert self.error is not None
+            raise self.error.twin()
 
-    async def wait_dead(self) -> VllmFrontError:
-        """Return the cause once no engine is left that serves or loads."""
-        await self._membership.state.wait(lambda state: state is EngineState.DEAD)
-        return self._membership.unavailable()
+    async def wait_lost(self) -> VllmFrontError:
+        """Return the cause once no engine is left that serves or loads; others may come."""
+        return (await self._membership.state.wait_lost()).twin()
 
     async def wait_state(self, predicate: Callable[[EngineState], bool]) -> EngineState:
         """Return the first state that satisfies *predicate*; for observers of every change."""
@@ -111,27 +129,21 @@ class EngineClient:
     @property
     def limits(self) -> GuardLimits:
         """What requests are checked against: what was configured, and what the engines said."""
-        info = self._membership.info
-        if self._limits_basis is not info:
-            self._limits_basis = info
-            self._known_params.clear()
-            least = [info.max_model_len, self._configured_limits.max_model_len]
-            self._limits = attrs.evolve(
-                self._configured_limits,
-                max_model_len=min((one for one in least if one is not None), default=None),
-                num_ranks=max(self._membership.ranks) + 1,
-            )
-        return self._limits
+        return self._checks.limits
 
     def set_limits(self, limits: GuardLimits) -> None:
         """Check requests against *limits* from now on; the engines' own are added."""
-        self._configured_limits = limits
-        self._limits_basis = None
+        self._checks.set_limits(limits)
 
     @property
     def num_in_flight(self) -> int:
         """Streams that have not ended; a request with several choices counts once."""
         return self._books.num_requests
+
+    @property
+    def num_waiting(self) -> int:
+        """Streams that wait for an engine in place of a lost one; ``num_in_flight`` has them."""
+        return self._books.room.num_streams
 
     def submit(
         self, request: EngineRequest, sinks: Sequence[OutputSink] | None = None
@@ -154,7 +166,7 @@ class EngineClient:
     ) -> RequestStream:
         """Prepare several requests that begin and end together; as ``submit`` otherwise."""
         buffer = OutputBuffer() if sinks is None else None
-        stream = RequestStream(self._books, [], buffer)
+        stream = RequestStream(self._books, self._dispatch, buffer)
         for _pause in self._prepare(stream, requests, sinks, buffer):
             pass
         return stream
@@ -166,7 +178,7 @@ class EngineClient:
     ) -> RequestStream:
         """Do as ``submit_all``; a checkpoint only where there are very many choices."""
         buffer = OutputBuffer() if sinks is None else None
-        stream = RequestStream(self._books, [], buffer)
+        stream = RequestStream(self._books, self._dispatch, buffer)
         for _pause in self._prepare(stream, requests, sinks, buffer):
             await trio.lowlevel.checkpoint()
         return stream
@@ -175,47 +187,14 @@ class EngineClient:
         self,
         stream: RequestStream,
         requests: Sequence[EngineRequest],
-        sinks: Sequence[Sequence[OutputSink]] | None,
+        sinks: Sinks | None,
         buffer: OutputBuffer | None,
     ) -> Iterator[None]:
-        """Add a child for each choice; yield where other tasks should get a turn."""
-        taken = set[str]()
-        children = stream.children
         try:
-            limits = self.limits
-            for number, request in enumerate(requests):
-                encoded = self._check(request, limits)
-                choices = fan_out(adapt_request(request, self.engine_version), limits.max_choices)
-                own = None if sinks is None else _fitting(sinks[number], request)
-                for place, choice in enumerate(choices):
-                    index = len(children)
-                    if own is not None:
-                        sink = own[place]
-                    else:
-                        assert buffer is not None
-                        sink = buffer.sink(index)
-                    child = _child(stream, index, request.request_id, choice, sink)
-                    if choice.sampling is request.sampling:
-                        child.encoded_sampling = encoded
-                    self._books.prepare(child, taken)
-                    children.append(child)
-                    if index % CHOICES_A_TURN == CHOICES_A_TURN - 1:
-                        yield
+            yield from self._preparation.prepare(stream, requests, sinks, buffer)
         except RequestRejected:
             self.metrics.count_cause(TerminalCause.REFUSED)
             raise
-
-    def _check(self, request: EngineRequest, limits: GuardLimits) -> bytes | None:
-        """Pass *request* through the guard; return the wire form of its sampling if it is known."""
-        sampling = request.sampling
-        encoded = self._known_params.find(sampling)
-        if encoded is not None:
-            check_request(request, limits, sampling_passed=True)
-        else:
-            check_request(_one_choice(request), limits)
-            if sampling is not None and sampling.n == 1 and not request.prompt_embeds:
-                encoded = self._known_params.add(sampling)
-        return encoded
 
     def abort(self, public_ids: Collection[str]) -> int:
         """End requests by their public ids, as aborted, with the tokens they have so far.
@@ -248,14 +227,33 @@ class EngineClient:
             UtilityCallFailed: An engine answered with a failure text.
             UtilityCallTimeout: An engine did not answer in time.
             EngineDied: An engine ended, or had before.
-            EngineUnavailable: The engines are loading.
+            EngineUnavailable: No engine serves.
         """
-        if self.state is not EngineState.READY:
+        if self.state not in _SERVING:
             raise self._membership.unavailable()
-        engines = self._membership.ready()
+        engines = [one for one in self._membership.ranks.values() if one.state.connected]
         if ranks is not None:
             engines = [self._serving(rank) for rank in sorted(ranks)]
-        return await self._calls.call(engines, method, args, timeout)
+        results = await self._calls.call(engines, method, args, timeout)
+        self._stalls.note_call(method, engines)
+        return results
+
+    def expect_engine(self, rank: int | None = None) -> None:
+        """Take note that a process was started for one *rank*, or for all: they load now.
+
+        For who manages processes. One that does not get on for ``ready_timeout`` seconds, until
+        it has joined, is lost again, with a named reason.
+        """
+        for engine in self._engines(rank):
+            self._roster.expect(engine.rank, trio.current_time())
+            self._membership.engine_expected(engine.rank)
+
+    def give_up(self, error: VllmFrontError) -> None:
+        """Take note that nobody will start another engine: the state is FAILED from now on.
+
+        What is in flight, or waits, ends; *error* says why and becomes ``error``.
+        """
+        self._membership.give_up(error)
 
     def expect_end(self) -> None:
         """Take note that the engines are about to be stopped: what is lost now is no error."""
@@ -264,67 +262,52 @@ class EngineClient:
     def report_death(self, reason: str | VllmFrontError, rank: int | None = None) -> None:
         """Take note that an engine's process ended, of one *rank* or of all.
 
-        For who watches processes. Every stream and call of theirs ends with one named error.
+        For who watches processes. Calls of theirs end with that error; requests go on elsewhere,
+        or wait for another engine, where that is safe.
         """
         error = EngineDied(reason) if isinstance(reason, str) else reason
-        for engine in self._membership.ranks.values():
-            if rank is None or engine.rank == rank:
-                self._membership.lose(engine, error)
+        for engine in self._engines(rank):
+            self._membership.lose(engine, error)
 
     def snapshot(self) -> ClientSnapshot:
         """Return how everything stands now."""
-        now, error = time.monotonic(), self.error
+        now, error = trio.current_time(), self.error
         return ClientSnapshot(
             state=self.state,
+            seconds_in_state=now - self.since,
             error=None if error is None else str(error),
-            ranks=tuple(
-                RankSnapshot(
-                    rank=engine.rank,
-                    state=engine.state,
-                    error=None if engine.error is None else str(engine.error),
-                    incarnation=engine.incarnation,
-                    in_flight=engine.load.in_flight,
-                    seconds_since_output=now - engine.last_heard if engine.last_heard else None,
-                )
-                for engine in self._membership.ranks.values()
-            ),
-            requests=self._books.num_requests,
-            engine_requests=len(self._books.children),
+            seconds_until_ready=self.seconds_until_ready,
+            ranks=tuple(engine.snapshot() for engine in self._membership.ranks.values()),
+            requests=self.num_in_flight,
+            waiting=self.num_waiting,
+            engine_requests=len(self._books.children) + len(self._books.room),
             pending_calls=self._calls.num_pending,
+            deadlines=len(self._books.deadlines),
+            resent_requests=self.metrics.num_resent,
+            continued_requests=self.metrics.num_continued,
         )
+
+    def _levels(self) -> EngineLevels:
+        return EngineLevels(
+            state=self.state.value,
+            states=tuple(state.value for state in EngineState),
+            rank_states={n: one.state.value for n, one in self._membership.ranks.items()},
+            waiting_requests=self.num_waiting,
+        )
+
+    def _engines(self, rank: int | None) -> Iterator[EngineRank]:
+        for engine in self._membership.ranks.values():
+            if rank is None or engine.rank == rank:
+                yield engine
 
     def _serving(self, rank: int) -> EngineRank:
         engine = self._membership.ranks.get(rank)
         if engine is None:
             raise RequestRejected(f"there is no engine {rank}")
-        if engine.state is not EngineState.READY:
+        if not engine.state.connected:
             raise engine.death()
         return engine
 
 
-def _one_choice(request: EngineRequest) -> EngineRequest:
-    """Return *request* as its choices are sent, for the guard to look at; their seeds differ."""
-    sampling = request.sampling
-    if not isinstance(sampling, SamplingParams) or sampling.n == 1:
-        return request
-    return replace(request, sampling=replace(sampling, n=1))
-
-
-def _fitting(sinks: Sequence[OutputSink], request: EngineRequest) -> Sequence[OutputSink]:
-    choices = 1 if request.sampling is None else request.sampling.n
-    if len(sinks) != choices:
-        raise ValueError(f"{choices} choices need as many sinks, not {len(sinks)}")
-    return sinks
-
-
-def _child(
-    stream: RequestStream, index: int, public_id: str, request: EngineRequest, sink: OutputSink
-) -> Child:
-    arrival = request.arrival_time
-    waited = max(0.0, time.time() - arrival) if arrival else 0.0
-    record = RequestRecord(
-        arrival=time.monotonic() - waited,
-        prompt_tokens=len(request.prompt_token_ids),
-        max_tokens=None if request.sampling is None else request.sampling.max_tokens,
-    )
-    return Child(stream, index, request=request, public_id=public_id, sink=sink, record=record)
+_SERVING = (EngineState.READY, EngineState.STALLED)
+_SETTLED = (EngineState.READY, EngineState.FAILED)

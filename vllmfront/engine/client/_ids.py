@@ -21,8 +21,10 @@ class IdSource:
         self._next = secrets.randbits(32)
 
     def internal(self, public_id: str) -> str:
-        """Return ``<public id>-<8 hexadecimal digits>``."""
-        if not self._randomize:
-            return public_id
+        """Return ``<public id>-<8 hexadecimal digits>``, or the public one where that is asked."""
+        return self.fresh(public_id) if self._randomize else public_id
+
+    def fresh(self, public_id: str) -> str:
+        """Return one that no engine has seen, for a request that is sent again."""
         self._next = (self._next + 1) & 0xFFFF_FFFF
         return f"{public_id}-{self._next:08x}"

@@ -8,20 +8,23 @@ from typing import Any
 import zmq
 
 from vllmfront.engine.client._connections import OutputConnections
+from vllmfront.engine.client._garble import GarbleCount
 from vllmfront.engine.client._membership import Membership
 from vllmfront.engine.client._rank import EngineRank
-from vllmfront.engine.client._state import EngineState
+from vllmfront.engine.client._state import RankState
 from vllmfront.engine.client._utility import UtilityCalls
 from vllmfront.engine.metrics import EngineMetrics
 from vllmfront.engine.transport import Message, MessageReceiver
 from vllmfront.engine.wire import Batch, EngineDead, decode_batch
-from vllmfront.errors import ProtocolError
+from vllmfront.errors import EngineDied, ProtocolError
 
 logger = logging.getLogger(__name__)
 
 MAX_READ_SECONDS = 0.002
 """Time spent reading messages before what they hold is pushed. Reading an output takes half a
 microsecond and merging saves a push of ten, so under load it pays to read on."""
+
+_STALLED = RankState.STALLED
 
 Frames = list[bytes]
 Arrival = tuple[EngineRank, Batch, Frames]
@@ -46,18 +49,20 @@ class OutputInbox:
         self._connections = connections
         self._ranks = membership.ranks
         self._lone = next(iter(membership.ranks.values())) if len(membership.ranks) == 1 else None
-        self._dead: list[EngineRank] = []
+        self._membership = membership
+        self._lost: list[tuple[EngineRank, EngineDied]] = []
+        self._garble: dict[EngineRank, GarbleCount] = {}
 
     async def wait(self) -> None:
         """Return once a message is waiting; a checkpoint in any case."""
         await self._receiver.wait_message()
 
     def drain(self) -> list[Arrival]:
-        """Read what is waiting, up to a report of death or two milliseconds."""
+        """Read what is waiting, up to the loss of an engine or two milliseconds."""
         arrivals: list[Arrival] = []
         now = time.monotonic()
         deadline = now + MAX_READ_SECONDS
-        while now < deadline and not self._dead:
+        while now < deadline and not self._lost:
             message = self._receiver.receive_nowait()
             if message is None:
                 break
@@ -67,10 +72,10 @@ class OutputInbox:
             now = time.monotonic()
         return arrivals
 
-    def take_dead(self) -> list[EngineRank]:
-        """Return the engines that reported their death after what ``drain`` has returned."""
-        dead, self._dead = self._dead, []
-        return dead
+    def take_lost(self) -> list[tuple[EngineRank, EngineDied]]:
+        """Return the engines that are to be lost after what ``drain`` has returned, and why."""
+        lost, self._lost = self._lost, []
+        return lost
 
     def _read(self, message: Message, now: float) -> Arrival | None:
         frames = [frame.bytes for frame in message]
@@ -78,6 +83,7 @@ class OutputInbox:
             batch = decode_batch(frames)
         except ProtocolError as error:
             self._refuse(str(error))
+            self._count_garbled(self._connections.owner(_descriptor(message)), now)
             return None
         if isinstance(batch, EngineDead):
             self._take_death(message)
@@ -89,6 +95,10 @@ class OutputInbox:
         if self._lone is None:
             self._connections.claim(_descriptor(message), engine)
         engine.last_heard = now
+        engine.weight_version = batch.weight_version or engine.weight_version
+        if self._garble and engine in self._garble:
+            self._garble[engine].sound()
+        self.note_life(engine, batch)
         if batch.scheduler_stats is not None:
             self.take_stats(engine, batch.scheduler_stats)
         if batch.utility is not None:
@@ -105,9 +115,25 @@ class OutputInbox:
         """Return whose message *batch* is; None: it is none of ours."""
         return self._lone or self._ranks.get(batch.engine_index)
 
+    def note_life(self, engine: EngineRank, batch: Batch) -> None:
+        """Take note of it where *batch* shows that *engine* gets on with its work."""
+        if batch.rows or _shows_life(engine, batch):
+            engine.signs_of_life += 1
+            if engine.state is _STALLED:
+                self._membership.engine_heard(engine)
+
+    def _count_garbled(self, engine: EngineRank | None, now: float) -> None:
+        """Give up *engine*, who sent something unreadable, if that is all that it sends."""
+        if engine is None or not engine.state.connected:
+            return
+        count = self._garble.setdefault(engine, GarbleCount())
+        if count.add(now):
+            del self._garble[engine]
+            self._lost.append((engine, EngineDied(f"engine {engine.rank} {count.describe()}")))
+
     def take_stats(self, engine: EngineRank, stats: Mapping[str, Any]) -> None:
         """Take one message's statistics; those of a lost engine say how things were."""
-        if engine.state is not EngineState.READY:
+        if not engine.state.connected:
             return
         engine.metrics.scheduler.record(stats)
         if self._lone is None:
@@ -123,7 +149,18 @@ class OutputInbox:
             # of its connection to the input socket, seconds from now, tells who it was.
             logger.warning("An engine that cannot be told yet reports its death")
         else:
-            self._dead.append(engine)
+            error = EngineDied(f"engine {engine.rank} reported that its core has failed")
+            self._lost.append((engine, error))
+
+
+def _shows_life(engine: EngineRank, batch: Batch) -> bool:
+    """Tell whether *batch*, which has no outputs, shows that *engine* gets on with its work."""
+    stats = batch.scheduler_stats
+    if stats is not None and engine.metrics.scheduler.shows_work(stats):
+        return True
+    # Answering calls is no work on requests, where there are any.
+    answers = batch.utility is not None and engine.load.in_flight == 0
+    return answers or bool(batch.finished_requests)
 
 
 def _descriptor(message: Message) -> int:

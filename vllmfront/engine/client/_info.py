@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from vllmfront.engine.client._state import EngineState
+from vllmfront.engine.client._state import EngineState, RankState
 from vllmfront.engine.wire import Registration
 
 
@@ -48,8 +48,14 @@ class RankSnapshot:
     """One engine at one moment."""
 
     rank: int
-    state: EngineState
+    state: RankState
+    seconds_in_state: float
     error: str | None
+    """Why it is not READY, where that is known."""
+
+    load_seconds: float | None
+    """How long its last process took to load."""
+
     incarnation: int
     """How many processes have said HELLO under this rank."""
 
@@ -63,10 +69,29 @@ class ClientSnapshot:
     """A client at one moment."""
 
     state: EngineState
+    seconds_in_state: float
     error: str | None
+    """What ended the last READY, while nothing serves."""
+
+    seconds_until_ready: float | None
+    """Until an engine that does not serve may, if that is known."""
+
     ranks: tuple[RankSnapshot, ...]
     requests: int
     """Streams in flight; one with several choices counts once."""
 
+    waiting: int
+    """Those of them that wait for an engine, in part at least."""
+
     engine_requests: int
+    """Engine requests in flight, those that wait included."""
+
     pending_calls: int
+    deadlines: int
+    """Engine requests that must end by a certain time."""
+
+    resent_requests: int
+    """Sent again since the start, because their engine was lost."""
+
+    continued_requests: int
+    """As many as went on elsewhere with the tokens that they had."""

@@ -1,6 +1,9 @@
 """Sampling parameters that many requests share: checked and encoded once."""
 
+import attrs
+
 from vllmfront.engine._request import SamplingParams
+from vllmfront.engine.client._continuation import may_continue_sampling
 from vllmfront.engine.wire import pack_sampling
 
 _MOST = 256
@@ -15,27 +18,38 @@ _MOST_IDS = 256
 _IMMUTABLE = frozenset({int, float, bool, tuple, type(None)})
 
 
+@attrs.frozen
+class KnownForm:
+    """What was found out about parameters that many requests share."""
+
+    encoded: bytes
+    """Their wire form."""
+
+    continuable: bool
+    """Whether requests with them can go on elsewhere when their engine is lost."""
+
+
 class KnownParams:
-    """Remembers parameters by identity, if nobody can change them, and their wire form.
+    """Remembers parameters by identity, if nobody can change them, and what follows from them.
 
     What is in here has passed the guard under the present limits: ``clear`` it when they change.
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[SamplingParams, bytes]] = {}
+        self._known: dict[int, tuple[SamplingParams, KnownForm]] = {}
         self._candidates: dict[int, SamplingParams] = {}
 
-    def find(self, params: SamplingParams | None) -> bytes | None:
-        """Return the wire form of *params*, None when they have to be checked."""
+    def find(self, params: SamplingParams | None) -> KnownForm | None:
+        """Return what is known about *params*, None when they have to be checked."""
         # An entry holds its parameters, so no other object can have their address.
         entry = self._known.get(id(params))
         return None if entry is None else entry[1]
 
-    def add(self, params: SamplingParams) -> bytes | None:
+    def add(self, params: SamplingParams) -> KnownForm | None:
         """Remember *params*, which have just passed the guard, if they come a second time.
 
         Returns:
-            Their wire form, None if they are not kept.
+            What is known about them now, None if they are not kept.
         """
         if self._candidates.pop(id(params), None) is None:
             if _can_be_shared(params):
@@ -45,9 +59,9 @@ class KnownParams:
             return None
         if len(self._known) >= _MOST:
             self._known.clear()
-        encoded = pack_sampling(params)
-        self._known[id(params)] = params, encoded
-        return encoded
+        form = KnownForm(pack_sampling(params), may_continue_sampling(params))
+        self._known[id(params)] = params, form
+        return form
 
     def clear(self) -> None:
         self._known.clear()

@@ -1,11 +1,20 @@
-"""Which engines are there: they load, join, are lost, and may come back."""
+"""Which engines are there: they load, join, fall silent, are lost, and may come back."""
 
 import logging
 from collections.abc import Callable, Iterable
 
+import trio
+
+from vllmfront.engine.client._estimate import Loading, seconds_until_ready
 from vllmfront.engine.client._info import EngineInfo
-from vllmfront.engine.client._rank import EngineRank
-from vllmfront.engine.client._state import EngineState, StateLevel
+from vllmfront.engine.client._rank import FIRST_WEIGHTS, EngineRank
+from vllmfront.engine.client._state import (
+    EngineState,
+    RankEvent,
+    RankState,
+    StateLevel,
+    client_state,
+)
 from vllmfront.engine.metrics import EngineMetrics
 from vllmfront.engine.transport import MessageRouter, PeerGone
 from vllmfront.engine.wire import Registration, encode_abort
@@ -16,13 +25,12 @@ logger = logging.getLogger(__name__)
 SERVED_VERSIONS = ("0.32.", "0.33.")
 """Versions that this frontend was tried with."""
 
+_UNKNOWN_RETRY_AFTER = 5.0
+"""Seconds to try again after, where nobody knows how long an engine takes to come back."""
+
 
 class Membership:
-    """The engines of one client and the state that they have together.
-
-    The client is READY while any engine is, once all were or have failed; LOADING while none is
-    but one may become so; else DEAD.
-    """
+    """The engines of one client and the state that they have together."""
 
     def __init__(
         self,
@@ -35,23 +43,32 @@ class Membership:
         self.ranks = {rank: EngineRank(rank) for rank in ranks}
         self.state = StateLevel()
         self.info = EngineInfo.of({})
+        self.ready: list[EngineRank] = []
+        """Those that serve now, replaced at each change."""
+
         self._metrics = metrics
         self._inputs = inputs
         self._watches_loading = watches_loading
         self._loss_observers: list[Callable[[EngineRank], None]] = []
         self._arrival_observers: list[Callable[[EngineRank], None]] = []
-        self._served_before = False
+        self._change_observers: list[Callable[[], None]] = []
+        self._has_served = False
+        self._given_up: VllmFrontError | None = None
         self._warned_versions = set[str]()
         self.ending = False
         """Whether somebody has asked the engines to end: their loss is no news then."""
 
     def on_loss(self, observer: Callable[[EngineRank], None]) -> None:
-        """Call *observer* with each engine that is lost, when its state says so already."""
+        """Call *observer* with each engine that is lost, when all states say so already."""
         self._loss_observers.append(observer)
 
     def on_arrival(self, observer: Callable[[EngineRank], None]) -> None:
         """Call *observer* with each engine of which a new process says HELLO."""
         self._arrival_observers.append(observer)
+
+    def on_change(self, observer: Callable[[], None]) -> None:
+        """Call *observer* after each change of any engine's state."""
+        self._change_observers.append(observer)
 
     def send(self, engine: EngineRank, frames: list[bytes]) -> None:
         """Send *frames* to *engine*.
@@ -73,17 +90,25 @@ class Membership:
             return False
         return True
 
+    def engine_expected(self, rank: int) -> None:
+        """Take note that a process of *rank* was started, which will say HELLO."""
+        engine = self.ranks[rank]
+        if engine.state.connected:
+            self.lose(engine, EngineDied(f"engine {rank} is being replaced"))
+        engine.expected = False
+        engine.enter(RankEvent.STARTED)
+        engine.expected = True
+        self._update()
+
     def engine_arrived(self, rank: int) -> None:
         """Take note of a new process of *rank*; what its predecessor ran has ended."""
         engine = self.ranks[rank]
-        if engine.state is EngineState.READY:
+        if engine.state.connected:
             self.lose(engine, EngineDied(f"engine {rank} was replaced by a new process"))
+        engine.enter(RankEvent.STARTED)
         engine.incarnation += 1
         engine.descriptor = None
-        engine.inherited = False
-        engine.error = None
-        engine.silent = False
-        engine.state = EngineState.LOADING
+        engine.expected = engine.inherited = engine.broke_off = False
         for observer in self._arrival_observers:
             observer(engine)
         self._update()
@@ -91,15 +116,22 @@ class Membership:
     def engine_joined(self, rank: int, registration: Registration) -> None:
         """Take note that *rank* can serve."""
         engine = self.ranks[rank]
-        gone = engine.state is not EngineState.LOADING and not engine.silent
-        if engine.incarnation and gone:
+        if engine.incarnation == 0:  # somebody else does the handshake
+            if engine.state.connected:
+                self.lose(engine, EngineDied(f"engine {rank} was replaced by a new process"))
+                engine.enter(RankEvent.STARTED)
+        elif engine.state.connected:
+            logger.info("Engine %d has registered twice", rank)
+            return
+        elif engine.state is RankState.DEAD and not engine.broke_off:
             logger.info("Engine %d was lost before its last words of start-up were read", rank)
             return
         engine.registration = registration
         engine.metrics = self._metrics.open_rank(rank, registration.max_model_len)
         engine.error = None
-        engine.silent = False
-        engine.state = EngineState.READY
+        engine.broke_off = False
+        engine.weight_version = FIRST_WEIGHTS
+        engine.enter(RankEvent.JOINED)
         known = {n: one.registration for n, one in self.ranks.items()}
         self.info = EngineInfo.of({n: one for n, one in known.items() if one is not None})
         self._warn_of_version(rank, registration.vllm_version)
@@ -118,57 +150,100 @@ class Membership:
         Should that have been the network's fault, it may still join.
         """
         engine = self.ranks[rank]
-        if self._watches_loading and engine.state is EngineState.LOADING:
-            engine.silent = True
+        if self._watches_loading and engine.state is RankState.LOADING:
+            engine.broke_off = True
             self.lose(engine, EngineDied(f"engine {rank} closed its connection while loading"))
+
+    def engine_overdue(self, rank: int, error: StartupFailed) -> None:
+        """Take note that a new process of *rank* did not do a step of its start-up in time."""
+        engine = self.ranks[rank]
+        if engine.state is RankState.LOADING:
+            self.lose(engine, error)
+
+    def engine_silent(self, engine: EngineRank, error: VllmFrontError) -> None:
+        """Take note that *engine*, which serves, says nothing about what it works on."""
+        logger.warning("%s; its requests go on once it does", error)
+        engine.error = error
+        engine.enter(RankEvent.SILENT)
+        self._update()
+
+    def engine_heard(self, engine: EngineRank) -> None:
+        """Take note that *engine*, which was silent, gets on with its work."""
+        logger.info("Engine %d is heard again", engine.rank)
+        engine.error = None
+        engine.enter(RankEvent.HEARD)
+        self._update()
 
     def lose(self, engine: EngineRank, error: VllmFrontError) -> None:
         """Take note that *engine* is gone, unless that is known: the first cause sticks."""
-        if engine.state is EngineState.DEAD:
+        if engine.state is RankState.DEAD:
             return
         level = logging.INFO if self.ending else logging.ERROR
         logger.log(level, "Engine %d is lost: %s", engine.rank, error)
-        engine.state = EngineState.DEAD
+        engine.enter(RankEvent.LOST)
         engine.error = error
         engine.descriptor = None
+        engine.expected = False
         engine.metrics.scheduler.forget_gauges()
         engine.load.report(0, 0)
+        self._update()
         for observer in self._loss_observers:
             observer(engine)
-        self._update()
 
-    def start_failed(self, error: StartupFailed) -> None:
-        """Take note that the engines did not all join in time."""
-        for engine in self.ranks.values():
-            self.lose(engine, error)
+    def give_up(self, error: VllmFrontError) -> None:
+        """Take note that no engine will serve any more, for good; *error* says why."""
+        if self._given_up is None:
+            self._given_up = error
+            for engine in self.ranks.values():
+                self.lose(engine, error)
+            self._update()
 
-    def unavailable(self) -> VllmFrontError:
-        """Return why no engine can take a request."""
-        if self.state.value is EngineState.DEAD:
-            return self._first_death()
+    def unavailable(self, rank: int | None = None) -> EngineUnavailable:
+        """Return why no engine, or not engine *rank*, can take a request now."""
+        state, error = self.state.value, self.state.error
+        cause = "" if error is None else f": {str(error).rstrip('.')}"
+        if state is EngineState.FAILED:
+            return EngineUnavailable(f"The engine has failed{cause}.", reason=Reason.FAILED)
+        if state is EngineState.LOADING:
+            return EngineUnavailable(
+                "The engine is loading the model; try again later", reason=Reason.LOADING
+            )
+        retry_after = self.seconds_until_ready(rank) or _UNKNOWN_RETRY_AFTER
+        if state is EngineState.STALLED:
+            return EngineUnavailable(
+                f"The engine does not respond{cause}.",
+                reason=Reason.STALLED,
+                retry_after=retry_after,
+            )
+        who = "The engine" if rank is None else f"Engine {rank}"
         return EngineUnavailable(
-            "The engine is loading the model; try again later", reason=Reason.LOADING
+            f"{who} is not back yet{cause}.", reason=Reason.RECOVERING, retry_after=retry_after
         )
 
-    def ready(self) -> list[EngineRank]:
-        """Return the engines that serve now."""
-        return [engine for engine in self.ranks.values() if engine.state is EngineState.READY]
-
-    def _first_death(self) -> VllmFrontError:
-        error = self.state.error
-        return EngineDied("no engine is left") if error is None else error.twin()
+    def seconds_until_ready(self, rank: int | None = None) -> float | None:
+        """Return how long it takes until some engine, or *rank*, serves; None if nobody knows."""
+        now = trio.current_time()
+        ranks = self.ranks.values() if rank is None else [self.ranks[rank]]
+        return seconds_until_ready(
+            Loading(one.state, now - one.loading_since, one.load_seconds)
+            for one in ranks
+            if not one.state.connected
+        )
 
     def _update(self) -> None:
-        states = {engine.state for engine in self.ranks.values()}
-        ready, loading = EngineState.READY in states, EngineState.LOADING in states
-        if ready and (self._served_before or not loading):
-            self._served_before = True
-            self.state.set(EngineState.READY)
-        elif ready or loading:
-            self.state.set(EngineState.LOADING)
-        else:
-            errors = (engine.error for engine in self.ranks.values())
-            self.state.set(EngineState.DEAD, next(filter(None, errors), None))
+        engines = self.ranks.values()
+        self.ready = [engine for engine in engines if engine.state is RankState.READY]
+        states = [engine.state for engine in engines]
+        value = client_state(
+            states, has_served=self._has_served, given_up=self._given_up is not None
+        )
+        if value is EngineState.READY:
+            self._has_served = True
+        first = next((engine.error for engine in engines if engine.error is not None), None)
+        dead = all(state is RankState.DEAD for state in states)
+        self.state.set(value, self._given_up or first, first if dead else None)
+        for observer in self._change_observers:
+            observer()
 
     def _warn_of_version(self, rank: int, version: str | None) -> None:
         if version is None or version.startswith(SERVED_VERSIONS):

@@ -13,6 +13,7 @@ from vllmfront.engine.client._books import Books
 from vllmfront.engine.client._client import EngineClient
 from vllmfront.engine.client._config import EngineClientConfig
 from vllmfront.engine.client._connections import OutputConnections
+from vllmfront.engine.client._dispatch import Dispatch
 from vllmfront.engine.client._entrance import (
     Entrance,
     adopt_entrance,
@@ -23,13 +24,18 @@ from vllmfront.engine.client._ids import IdSource
 from vllmfront.engine.client._inbox import OutputInbox
 from vllmfront.engine.client._link import EngineLink
 from vllmfront.engine.client._membership import Membership
+from vllmfront.engine.client._prepare import Preparation
 from vllmfront.engine.client._reader import OutputReader
 from vllmfront.engine.client._reception import Reception
+from vllmfront.engine.client._recovery import Recovery
+from vllmfront.engine.client._request_checks import RequestChecks
 from vllmfront.engine.client._spare import SpareSlot
+from vllmfront.engine.client._stall import StallWatch
 from vllmfront.engine.client._succession import EngineLegacy, Succession, inherit
 from vllmfront.engine.client._turns import at_the_end_of_each_turn
 from vllmfront.engine.client._utility import UtilityCalls
-from vllmfront.engine.handshake import Roster, watch_start_up
+from vllmfront.engine.client._waiting_room import WaitingRoom
+from vllmfront.engine.handshake import Roster, watch_restarts, watch_start_up
 from vllmfront.engine.metrics import EngineMetrics, TerminalCause
 from vllmfront.engine.transport import (
     MessageReceiver,
@@ -103,7 +109,7 @@ async def open_engine_client(
     with ExitStack() as stack:
         sockets = _open_sockets(stack, config, bind_host, inheritance)
         parts = _assemble(config, metrics, sockets, inheritance)
-        stack.enter_context(at_the_end_of_each_turn(parts.books.send_posted))
+        stack.enter_context(at_the_end_of_each_turn(parts.dispatch.send_posted))
         async with trio.open_nursery() as nursery:
             _start(nursery, parts.tasks)
             try:
@@ -118,6 +124,7 @@ async def open_engine_client(
 class _Parts:
     client: EngineClient
     books: Books
+    dispatch: Dispatch
     tasks: Sequence[Callable[[], Awaitable[None]]]
     """They run as long as the client is open."""
 
@@ -141,8 +148,14 @@ def _assemble(
         config.ranks, metrics, sockets.inputs, watches_loading=config.watch_loading
     )
     calls = UtilityCalls(membership, client_index=sockets.slot)
+    checks = RequestChecks(config.limits, membership)
+    books = Books(membership, metrics, WaitingRoom(config.recovery_wait))
     ids = IdSource(randomize=config.randomize_ids)
-    books = Books(membership, metrics, ids, client_index=sockets.slot)
+    dispatch = Dispatch(books, membership, ids, client_index=sockets.slot)
+    recovery = Recovery(books, dispatch, membership, checks, retries=config.request_retries)
+    stalls = StallWatch(
+        membership, calls, stall_after=config.stall_timeout, lose_after=config.stall_restart
+    )
     connections = OutputConnections(sockets.output_monitor, membership)
     inbox = OutputInbox(
         sockets.outputs,
@@ -164,6 +177,9 @@ def _assemble(
         connections.serve,
         link.serve_registrations,
         link.serve_departures,
+        recovery.serve,
+        stalls.serve,
+        partial(books.deadlines.serve, books.expire),
     ]
     succession = None
     if entrance is not None:
@@ -176,16 +192,21 @@ def _assemble(
     else:
         assert succession is not None
         inherit(inheritance.legacy, roster, membership)
+        tasks.append(partial(watch_restarts, roster, config.ready_timeout, membership))
         succession.receive()
     client = EngineClient(
         books=books,
         calls=calls,
+        checks=checks,
+        dispatch=dispatch,
         membership=membership,
         metrics=metrics,
-        limits=config.limits,
+        preparation=Preparation(checks, dispatch, membership, continuation=config.continuation),
+        roster=roster,
+        stalls=stalls,
         succession=succession,
     )
-    return _Parts(client=client, books=books, tasks=tasks)
+    return _Parts(client=client, books=books, dispatch=dispatch, tasks=tasks)
 
 
 def _succession(
@@ -245,9 +266,10 @@ def _open_entrance(
 
 
 async def _watch_start_up(roster: Roster, ready_timeout: float, membership: Membership) -> None:
-    """Give the client up when its engines do not join in time."""
+    """Give the client up when its engines do not join in time, and later one that does not."""
     try:
         await watch_start_up(roster, ready_timeout)
     except StartupFailed as error:
-        membership.start_failed(error)
+        membership.give_up(error)
         raise
+    await watch_restarts(roster, ready_timeout, membership)

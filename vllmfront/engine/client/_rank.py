@@ -1,11 +1,19 @@
 """One engine, as its client sees it."""
 
-from vllmfront.engine.client._state import EngineState
+import time
+
+import trio
+
+from vllmfront.engine.client._info import RankSnapshot
+from vllmfront.engine.client._state import RankEvent, RankState, next_rank_state
 from vllmfront.engine.handshake import identity_of
 from vllmfront.engine.metrics import QuietRankMetrics, RankMetrics
 from vllmfront.engine.routing import RankLoad
 from vllmfront.engine.wire import Registration
 from vllmfront.errors import EngineDied, VllmFrontError
+
+FIRST_WEIGHTS = "default"
+"""What engines call the weights that they were started with."""
 
 
 class EngineRank:
@@ -14,11 +22,14 @@ class EngineRank:
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self.identity = identity_of(rank)
-        self.state = EngineState.LOADING
-        self.error: VllmFrontError | None = None
-        """Why it is DEAD."""
+        self.state = RankState.LOADING
+        self.since = trio.current_time()
+        """When the state became what it is, by Trio's clock."""
 
-        self.silent = False
+        self.error: VllmFrontError | None = None
+        """Why it is not READY, where that is known."""
+
+        self.broke_off = False
         """Whether it is DEAD only because its connection ended while it was loading."""
 
         self.registration: Registration | None = None
@@ -40,15 +51,50 @@ class EngineRank:
         self.last_heard = 0.0
         """When its last output came, by our monotonic clock, in seconds."""
 
+        self.signs_of_life = 0
+        """Counts what it said that shows that it gets on with its work."""
+
+        self.expected = False
+        """Whether a process is known to have been started that has not said HELLO yet."""
+
+        self.loading_since = self.since
+        """When the newest process was started, as far as that is known, or said HELLO."""
+
+        self.load_seconds: float | None = None
+        """How long the last one that joined took from there."""
+
+        self.weight_version = FIRST_WEIGHTS
+        """Label of the weights that made its last output."""
+
     def __repr__(self) -> str:
         return f"<EngineRank {self.rank} {self.state.value}, {self.load!r}>"
 
-    def death(self) -> VllmFrontError:
-        """Return a fresh error of the same kind and words as ``error``.
+    def enter(self, event: RankEvent) -> None:
+        """Change to the state after *event*."""
+        state, now = next_rank_state(self.state, event), trio.current_time()
+        if state is not self.state:
+            self.state, self.since = state, now
+        if event is RankEvent.STARTED and not self.expected:
+            self.loading_since = now
+        elif event is RankEvent.JOINED:
+            self.load_seconds = now - self.loading_since
 
-        Each stream gets one of its own, so that no traceback grows by others' frames.
-        """
-        error = self.error
-        if error is None:
+    def death(self) -> VllmFrontError:
+        """Return why it is lost, as an error of the caller's own."""
+        if self.error is None:
             return EngineDied(f"engine {self.rank} is not connected")
-        return error.twin()
+        return self.error.twin()
+
+    def snapshot(self) -> RankSnapshot:
+        """Return how it stands now."""
+        heard = self.last_heard
+        return RankSnapshot(
+            rank=self.rank,
+            state=self.state,
+            seconds_in_state=trio.current_time() - self.since,
+            error=None if self.error is None else str(self.error),
+            load_seconds=self.load_seconds,
+            incarnation=self.incarnation,
+            in_flight=self.load.in_flight,
+            seconds_since_output=time.monotonic() - heard if heard else None,
+        )

@@ -15,6 +15,7 @@ import trio
 from vllmfront.engine._output import FinishReason
 from vllmfront.engine.client._books import Books
 from vllmfront.engine.client._child import Child
+from vllmfront.engine.client._continuation import without_prompt
 from vllmfront.engine.client._failures import failure_of
 from vllmfront.engine.client._inbox import Arrival, Frames, OutputInbox
 from vllmfront.engine.client._membership import Membership
@@ -26,7 +27,7 @@ from vllmfront.engine.wire import (
     is_plain,
     row_id,
 )
-from vllmfront.errors import EngineDied, EngineRequestFailed, ProtocolError
+from vllmfront.errors import EngineRequestFailed, ProtocolError
 
 logger = logging.getLogger(__name__)
 
@@ -69,8 +70,7 @@ class OutputReader:
             yield from self._push_merged(arrivals)
         self._abort_completed()
         self._pushing = False
-        for engine in self._inbox.take_dead():
-            error = EngineDied(f"engine {engine.rank} reported that its core has failed")
+        for engine, error in self._inbox.take_lost():
             self._membership.lose(engine, error)
 
     def _push_directly(self, engine: EngineRank, batch: Batch, frames: Frames) -> Iterator[None]:
@@ -107,6 +107,8 @@ class OutputReader:
                 tokens = row[1]
                 record_tokens(child.record, len(tokens))
                 try:
+                    if child.kept is not None:
+                        child.kept.fromlist(tokens)
                     complete = child.on_tokens(tokens)
                 except Exception as problem:  # noqa: BLE001 (request edge; it is logged)
                     self._books.sink_failed(child, problem)
@@ -171,6 +173,8 @@ class OutputReader:
         except ProtocolError as problem:
             self._refuse_row(row, problem)
             return
+        if child.resends and child.answered:
+            output = without_prompt(output)
         engine.metrics.record_output(child.record, output)
         reason = output.finish_reason
         if child.pending is not None and self._books.push_pending(child):
@@ -178,7 +182,10 @@ class OutputReader:
             self._complete(child, tell_engine=reason is None)
         if not child.live:
             return
+        child.answered = True
         try:
+            if child.kept is not None:
+                child.kept.fromlist(output.new_token_ids)
             complete = child.on_output(output)
         except Exception as problem:  # noqa: BLE001 (request edge; it is logged)
             self._books.sink_failed(child, problem)

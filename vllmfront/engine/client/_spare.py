@@ -74,6 +74,7 @@ class SpareSlot:
         engine = self._inbox.sender(batch)
         if engine is None:
             return
+        self._inbox.note_life(engine, batch)
         if batch.scheduler_stats is not None:
             self._inbox.take_stats(engine, batch.scheduler_stats)
         ids = [row_id(row) for row in batch.rows]

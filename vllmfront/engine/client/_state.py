@@ -1,27 +1,122 @@
-"""Where a client and its engines stand, as levels that observers can wait for."""
+"""Where a client and its engines stand, as a table and as levels that observers can wait for.
+
+A rank loads, serves, may fall silent, and is lost; a new process of it begins anew. Of a client
+only the best of its ranks counts, and its past: whoever has served before is *recovering* when
+nobody serves, and *loading* until then. It has failed once somebody gives it up, for good.
+"""
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import trio
 
 from vllmfront.errors import VllmFrontError
 
 
-class EngineState(enum.Enum):
-    """Of one engine, or of all engines of a client together."""
+class RankState(enum.Enum):
+    """Of one engine rank."""
 
     LOADING = "loading"
     READY = "ready"
+    STALLED = "stalled"
+    """Connected, but silent about what it works on."""
+
     DEAD = "dead"
+    """Lost; a new process may take its place."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether messages can be sent."""
+        return self in _CONNECTED
+
+
+_CONNECTED = frozenset({RankState.READY, RankState.STALLED})
+
+
+class RankEvent(enum.Enum):
+    """What happens to a rank."""
+
+    STARTED = "started"
+    """A new process says HELLO, or is known to come."""
+
+    JOINED = "joined"
+    SILENT = "silent"
+    HEARD = "heard"
+    LOST = "lost"
+
+
+_NEXT = {
+    (RankState.LOADING, RankEvent.STARTED): RankState.LOADING,
+    (RankState.LOADING, RankEvent.JOINED): RankState.READY,
+    (RankState.LOADING, RankEvent.LOST): RankState.DEAD,
+    (RankState.READY, RankEvent.JOINED): RankState.READY,
+    (RankState.READY, RankEvent.SILENT): RankState.STALLED,
+    (RankState.READY, RankEvent.LOST): RankState.DEAD,
+    (RankState.STALLED, RankEvent.HEARD): RankState.READY,
+    (RankState.STALLED, RankEvent.LOST): RankState.DEAD,
+    (RankState.DEAD, RankEvent.STARTED): RankState.LOADING,
+    # Only the connection of its handshake had ended.
+    (RankState.DEAD, RankEvent.JOINED): RankState.READY,
+}
+
+
+def next_rank_state(state: RankState, event: RankEvent) -> RankState:
+    """Return the state after *event*.
+
+    Raises:
+        ValueError: It cannot happen in *state*.
+    """
+    try:
+        return _NEXT[state, event]
+    except KeyError:
+        raise ValueError(f"a rank that is {state.value} cannot be {event.value}") from None
+
+
+class EngineState(enum.Enum):
+    """Of all engines of a client together."""
+
+    LOADING = "loading"
+    """None has served yet."""
+
+    READY = "ready"
+    STALLED = "stalled"
+    """Those that are connected are all silent about what they work on."""
+
+    RECOVERING = "recovering"
+    """None serves now; they did before, and may again."""
+
+    FAILED = "failed"
+    """Somebody has given up, for good."""
+
+
+def client_state(
+    ranks: Collection[RankState], *, has_served: bool, given_up: bool = False
+) -> EngineState:
+    """Return the state of a client whose ranks are in these states.
+
+    Args:
+        ranks: One for each expected rank.
+        has_served: Whether the client was READY before. The first time it is when no rank is
+            still loading.
+        given_up: Whether somebody has given up.
+    """
+    if given_up:
+        return EngineState.FAILED
+    if RankState.READY in ranks and (has_served or RankState.LOADING not in ranks):
+        return EngineState.READY
+    if not has_served:
+        return EngineState.LOADING
+    return EngineState.STALLED if RankState.STALLED in ranks else EngineState.RECOVERING
 
 
 class StateLevel:
-    """A client's present state. Not terminal: an engine that comes back makes it load again."""
+    """A client's present state, why it is so, and whether any engine is left."""
 
     def __init__(self) -> None:
         self._value = EngineState.LOADING
+        self._since = trio.current_time()
         self._error: VllmFrontError | None = None
+        self._lost: VllmFrontError | None = None
         self._changed = trio.Event()
 
     def __repr__(self) -> str:
@@ -32,8 +127,13 @@ class StateLevel:
         return self._value
 
     @property
+    def since(self) -> float:
+        """When the state became what it is, by Trio's clock."""
+        return self._since
+
+    @property
     def error(self) -> VllmFrontError | None:
-        """Why the state is DEAD: the first cause, which later ones do not replace."""
+        """What ended the last READY: the first cause, which later ones do not replace."""
         return self._error
 
     async def wait(self, predicate: Callable[[EngineState], bool]) -> EngineState:
@@ -42,9 +142,34 @@ class StateLevel:
             await self._changed.wait()
         return self._value
 
-    def set(self, value: EngineState, error: VllmFrontError | None = None) -> None:
-        if value is self._value:
+    async def wait_lost(self) -> VllmFrontError:
+        """Return why no rank serves or loads, once that is so."""
+        while self._lost is None:
+            await self._changed.wait()
+        return self._lost
+
+    def set(
+        self,
+        value: EngineState,
+        error: VllmFrontError | None = None,
+        lost: VllmFrontError | None = None,
+    ) -> None:
+        """Change to *value*.
+
+        Args:
+            value: The state now.
+            error: Why it is not READY; forgotten where an earlier cause is known.
+            lost: Why no rank serves or loads; None where one does.
+        """
+        changes = value is not self._value
+        if value is EngineState.READY:
+            self._error = None
+        elif self._error is None or (changes and value is EngineState.FAILED):
+            self._error = error
+        if not changes and lost is self._lost:
             return
-        self._value, self._error = value, error
+        if changes:
+            self._value, self._since = value, trio.current_time()
+        self._lost = lost
         changed, self._changed = self._changed, trio.Event()
         changed.set()

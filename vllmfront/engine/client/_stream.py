@@ -10,12 +10,20 @@ import trio
 
 from vllmfront.engine._output import EngineOutput
 from vllmfront.engine.metrics import TerminalCause
-from vllmfront.errors import EngineDied, EngineUnavailable, VllmFrontError
+from vllmfront.errors import (
+    EngineDied,
+    EngineUnavailable,
+    Reason,
+    RequestInterrupted,
+    RequestTimedOut,
+    VllmFrontError,
+)
 
 if TYPE_CHECKING:
     from vllmfront.engine.client._books import Books
     from vllmfront.engine.client._buffer import OutputBuffer
     from vllmfront.engine.client._child import Child
+    from vllmfront.engine.client._dispatch import Dispatch
 
 
 CHOICES_A_TURN = 64
@@ -31,8 +39,8 @@ class RequestStream:
     without sinks they collect here, to be iterated.
     """
 
-    def __init__(self, books: Books, children: list[Child], buffer: OutputBuffer | None) -> None:
-        self.children = children
+    def __init__(self, books: Books, dispatch: Dispatch, buffer: OutputBuffer | None) -> None:
+        self.children: list[Child] = []
         self.leave_cause: TerminalCause | None = None
         """Why the block is left early, where its owner knows better than its exception."""
 
@@ -40,12 +48,16 @@ class RequestStream:
         """Why it ended; of several children, the first that did not end well, else the last."""
 
         self.on_begun: Callable[[], None] | None = None
-        """Called when something has been sent, before any output can come."""
+        """Called when something has an engine to be sent to, before any output can come."""
 
         self.begun = False
-        """Whether something has been sent."""
+        """Whether something has had an engine to be sent to."""
+
+        self.num_parked = 0
+        """Live children that wait for an engine; for the books alone to change."""
 
         self._books = books
+        self._dispatch = dispatch
         self._buffer = buffer
         self._live = 0
         self._beginning = False
@@ -68,7 +80,7 @@ class RequestStream:
 
     @property
     def num_live(self) -> int:
-        """Children that were sent and have not ended."""
+        """Children that have begun and have not ended."""
         return self._live
 
     @property
@@ -76,27 +88,33 @@ class RequestStream:
         return sum(child.record.num_tokens for child in self.children)
 
     async def __aenter__(self) -> Self:
-        """Send it; a checkpoint only where there are very many choices.
+        """Send it; a checkpoint only where it has to wait, or has very many choices.
+
+        It waits where an engine was lost and another may come in time. Cancelled, it ends.
 
         Raises:
             RequestRejected: An engine could not survive it, or it names an unknown rank.
-            EngineUnavailable: The engines are loading; nothing was sent.
-            EngineDied: No engine is left.
+            RequestTimedOut: Its deadline has passed; nothing was sent.
+            EngineUnavailable: No engine takes it; nothing was sent.
+            RequestInterrupted: Its engine was lost while very many choices were being sent.
         """
         if len(self.children) > CHOICES_A_TURN:
             await self._begin_in_turns()
         else:
-            self._books.begin(self, self.children)
-            self._note_begin()
+            self._dispatch.begin(self, self.children)
+            if self.num_parked < self._live:
+                self.note_begin()
+        if not self.begun:
+            await self._wait_begun()
         return self
 
     async def _begin_in_turns(self) -> None:
         self._beginning = True
         try:
             for start in range(0, len(self.children), CHOICES_A_TURN):
-                self._books.begin(self, self.children[start : start + CHOICES_A_TURN])
-                if start == 0:
-                    self._note_begin()
+                self._dispatch.begin(self, self.children[start : start + CHOICES_A_TURN])
+                if self.num_parked < self._live:
+                    self.note_begin()
                 await trio.lowlevel.checkpoint()
         except BaseException as error:
             self._books.leave(self, _cause_of(error))
@@ -105,8 +123,25 @@ class RequestStream:
             self._beginning = False
             self._books.settle(self)
 
-    def _note_begin(self) -> None:
+    async def _wait_begun(self) -> None:
+        """Sleep until something has an engine, or all is over."""
+        try:
+            while not self.begun and self._live and self._error is None:
+                self._waiter = trio.lowlevel.current_task()
+                await trio.lowlevel.wait_task_rescheduled(self._forget_waiter)
+        except BaseException as error:
+            self._books.leave(self, self.leave_cause or _cause_of(error))
+            raise
+        if not self.begun and self._error is not None:
+            self._books.leave(self, self.leave_cause or _cause_of(self._error))
+            raise self._error
+
+    def note_begin(self) -> None:
+        """Take note that something has an engine to be sent to; for dispatch and recovery alone."""
+        if self.begun:
+            return
         self.begun = True
+        self._wake()
         if self.on_begun is not None:
             self.on_begun()
 
@@ -175,7 +210,7 @@ class RequestStream:
             await buffer.wait()
 
     def child_began(self) -> None:
-        """Count a child that was sent; for the books alone."""
+        """Count a child that has begun; for the books alone."""
         self._live += 1
 
     def child_ended(self, cause: TerminalCause, error: VllmFrontError | None) -> None:
@@ -186,11 +221,14 @@ class RequestStream:
         if error is not None and self._error is None:
             self._error = error
         if self._live == 0 or error is not None:
-            if self._waiter is not None:
-                waiter, self._waiter = self._waiter, None
-                trio.lowlevel.reschedule(waiter)
+            self._wake()
             if self._buffer is not None:
                 self._buffer.wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None:
+            waiter, self._waiter = self._waiter, None
+            trio.lowlevel.reschedule(waiter)
 
     def _forget_waiter(self, _raise_cancel: Any) -> trio.lowlevel.Abort:
         self._waiter = None
@@ -199,10 +237,13 @@ class RequestStream:
 
 def _cause_of(error: BaseException | None) -> TerminalCause:
     """Return why a block ends with *error* although its request has not ended."""
-    if isinstance(error, EngineDied):
+    if isinstance(error, (EngineDied, RequestInterrupted)):
         return TerminalCause.ENGINE_DIED
+    if isinstance(error, RequestTimedOut):
+        return TerminalCause.TIMED_OUT
     if isinstance(error, EngineUnavailable):
-        return TerminalCause.SHUTDOWN
+        closing = error.reason is Reason.DRAINING
+        return TerminalCause.SHUTDOWN if closing else TerminalCause.ENGINE_DIED
     if isinstance(error, VllmFrontError):
         return TerminalCause.ENGINE_ERROR
     if isinstance(error, Exception):

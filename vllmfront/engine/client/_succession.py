@@ -15,7 +15,7 @@ from vllmfront.engine.client._rank import EngineRank
 from vllmfront.engine.client._reception import Reception
 from vllmfront.engine.client._spare import SpareSlot
 from vllmfront.engine.client._standby import Standby
-from vllmfront.engine.client._state import EngineState
+from vllmfront.engine.client._state import EngineState, RankState
 from vllmfront.engine.handshake import Roster
 from vllmfront.engine.wire import Registration
 from vllmfront.errors import EngineDied
@@ -74,7 +74,7 @@ class Succession:
         loading = [
             str(engine.rank)
             for engine in self._membership.ranks.values()
-            if engine.state is EngineState.LOADING
+            if engine.state is RankState.LOADING
         ]
         return f"engine {', '.join(loading)} is loading" if loading else None
 
@@ -86,13 +86,9 @@ class Succession:
             registrations={
                 engine.rank: engine.registration
                 for engine in ranks
-                if engine.state is EngineState.READY and engine.registration is not None
+                if engine.state.connected and engine.registration is not None
             },
-            lost={
-                engine.rank: str(engine.error)
-                for engine in ranks
-                if engine.state is not EngineState.READY
-            },
+            lost={engine.rank: str(engine.error) for engine in ranks if not engine.state.connected},
         )
 
     def receive(self) -> None:
@@ -133,7 +129,7 @@ class Succession:
             self._membership.lose(engine, error)
 
     def _unconnected(self) -> list[EngineRank]:
-        ready = self._membership.ready()
+        ready = self._membership.ready
         return [engine for engine in ready if not self._membership.is_connected(engine)]
 
 

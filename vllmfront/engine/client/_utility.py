@@ -107,6 +107,16 @@ class UtilityCalls:
             )
         return [call.results[rank.rank] for rank in ranks]
 
+    def probe(self, rank: EngineRank) -> None:
+        """Ask *rank* something, to see whether it answers; nobody waits for that."""
+        self._last_id += 1
+        try:
+            self._membership.send(
+                rank, encode_utility(self._last_id, "is_sleeping", [], self._client_index)
+            )
+        except PeerGone:
+            logger.debug("Engine %d left before it could be asked", rank.rank)
+
     def answered(self, answer: UtilityAnswer) -> None:
         """Take an engine's answer; one that nobody waits for is ignored."""
         call, rank = self._pending.pop(answer.call_id, (None, None))

@@ -3,6 +3,7 @@
 import logging
 from typing import Protocol
 
+import trio
 import zmq
 
 from vllmfront.engine.handshake._roster import Roster
@@ -112,11 +113,11 @@ class HandshakeOwner:
         step = decode_handshake(message[1].bytes)
         self._loading = {fd: other for fd, other in self._loading.items() if other != rank}
         if not isinstance(step, Hello):
-            registration = self._roster.ready(rank)
+            registration = self._roster.ready(rank, trio.current_time())
             if registration is not None:
                 self._members.engine_joined(rank, registration)
             return rank
-        self._roster.hello(rank)
+        self._roster.hello(rank, trio.current_time())
         self._members.engine_arrived(rank)
         try:
             self._router.send_nowait(message[0].bytes, [encode_init(self._addresses)])
@@ -137,11 +138,12 @@ def take_registration(message: Message, roster: Roster, members: Members) -> int
     """
     rank = _rank_of(message, roster)
     registration = decode_registration(message[1].bytes)
+    now = trio.current_time()
     if roster.unannounced(rank):
-        roster.hello(rank)
-        roster.ready(rank)
+        roster.hello(rank, now)
+        roster.ready(rank, now)
         members.engine_arrived(rank)
-    joined = roster.register(rank, registration)
+    joined = roster.register(rank, registration, now)
     if joined is not None:
         members.engine_joined(rank, joined)
     return rank

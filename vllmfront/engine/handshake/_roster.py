@@ -6,13 +6,14 @@ has joined. A HELLO from a rank that was there before is a new process: it start
 """
 
 import enum
+import math
 from collections.abc import Sequence
 
 import attrs
 import trio
 
 from vllmfront.engine.wire import Registration
-from vllmfront.errors import ProtocolError, StartupFailed
+from vllmfront.errors import ProtocolError
 
 
 class Step(enum.Enum):
@@ -27,10 +28,13 @@ class Step(enum.Enum):
 class _Progress:
     done: set[Step] = attrs.field(factory=set)
     registration: Registration | None = None
+    since: float | None = None
+    """When it last did a step, or its process was started, None where nothing more is awaited
+    of it."""
 
 
 class Roster:
-    """The expected ranks and the steps that each has done."""
+    """The expected ranks and the steps that each has done, and when; *now* is Trio's clock."""
 
     def __init__(self, ranks: Sequence[int], *, owns_handshake: bool = True) -> None:
         """Expect *ranks*.
@@ -71,12 +75,17 @@ class Roster:
         done = self._progress[rank].done
         return self.shared and (Step.HELLO not in done or Step.REGISTRATION in done)
 
-    def hello(self, rank: int) -> None:
-        """Note a new process of *rank*; what its predecessor did is forgotten."""
-        self._progress[rank] = _Progress({Step.HELLO})
+    def expect(self, rank: int, now: float) -> None:
+        """Note that a new process of *rank* was started; what its predecessor did is forgotten."""
+        self._progress[rank] = _Progress(since=now)
         self._notify()
 
-    def ready(self, rank: int) -> Registration | None:
+    def hello(self, rank: int, now: float) -> None:
+        """Note a new process of *rank*; what its predecessor did is forgotten."""
+        self._progress[rank] = _Progress({Step.HELLO}, since=now)
+        self._notify()
+
+    def ready(self, rank: int, now: float) -> Registration | None:
         """Note READY; return the registration if *rank* has joined by it.
 
         Raises:
@@ -87,9 +96,9 @@ class Roster:
             raise ProtocolError(f"engine {rank} said READY before HELLO")
         if Step.READY in progress.done:
             return None
-        return self._advance(progress, Step.READY)
+        return self._advance(progress, Step.READY, now)
 
-    def register(self, rank: int, registration: Registration) -> Registration | None:
+    def register(self, rank: int, registration: Registration, now: float) -> Registration | None:
         """Note the registration; return it if *rank* has joined by it.
 
         Raises:
@@ -99,36 +108,33 @@ class Roster:
         if Step.HELLO in self.steps and Step.HELLO not in progress.done:
             raise ProtocolError(f"engine {rank} registered before HELLO")
         progress.registration = registration
-        return self._advance(progress, Step.REGISTRATION)
+        return self._advance(progress, Step.REGISTRATION, now)
 
-    async def wait_complete(self, step: Step) -> None:
-        """Return once every rank has done *step*."""
-        while self.missing(step):
-            await self._changed.wait()
+    async def wait_change(self) -> None:
+        """Return after the next step of any rank."""
+        await self._changed.wait()
 
-    def _advance(self, progress: _Progress, step: Step) -> Registration | None:
+    def next_due(self, budget: float) -> float:
+        """Return when a rank has spent *budget* seconds on a step."""
+        awaited = (one.since for one in self._progress.values() if one.since is not None)
+        return min(awaited, default=math.inf) + budget
+
+    def take_overdue(self, now: float, budget: float) -> dict[int, Step]:
+        """Return the ranks that have spent *budget* seconds on a step; they are told of once."""
+        overdue: dict[int, Step] = {}
+        for rank, progress in self._progress.items():
+            if progress.since is not None and progress.since + budget <= now:
+                progress.since = None
+                overdue[rank] = next(step for step in self.steps if step not in progress.done)
+        return overdue
+
+    def _advance(self, progress: _Progress, step: Step, now: float) -> Registration | None:
         progress.done.add(step)
+        joined = progress.done.issuperset(self.steps)
+        progress.since = None if joined else now
         self._notify()
-        return progress.registration if progress.done.issuperset(self.steps) else None
+        return progress.registration if joined else None
 
     def _notify(self) -> None:
         changed, self._changed = self._changed, trio.Event()
         changed.set()
-
-
-async def watch_start_up(roster: Roster, ready_timeout: float) -> None:
-    """Return once all ranks have joined for the first time.
-
-    Raises:
-        StartupFailed: A step was not done by all within *ready_timeout* seconds.
-    """
-    for step in roster.steps:
-        with trio.move_on_after(ready_timeout):
-            await roster.wait_complete(step)
-        missing = roster.missing(step)
-        if missing:
-            ranks = ", ".join(map(str, missing))
-            raise StartupFailed(
-                f"no {step.value} from engine {ranks} within {ready_timeout:g} seconds; "
-                "look at the engine's log, or raise --engine-ready-timeout-secs"
-            )

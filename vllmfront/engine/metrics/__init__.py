@@ -12,6 +12,7 @@ from vllmfront.engine.metrics._histogram import Histogram, HistogramValue
 from vllmfront.engine.metrics._rank import QuietRankMetrics, RankMetrics
 from vllmfront.engine.metrics._record import RequestRecord
 from vllmfront.engine.metrics._snapshot import (
+    EngineLevels,
     MetricFamily,
     MetricKind,
     MetricsSnapshot,
@@ -21,6 +22,7 @@ from vllmfront.engine.metrics._snapshot import (
 
 __all__ = [
     "HISTOGRAM_FAMILIES",
+    "EngineLevels",
     "EngineMetrics",
     "Histogram",
     "HistogramValue",

@@ -19,9 +19,17 @@ class TerminalCause(enum.Enum):
     ENGINE_ABORTED = "engine_aborted"
     ENGINE_ERROR = "engine_error"
     ENGINE_DIED = "engine_died"
+    """It could not go on elsewhere."""
+
+    RECOVERY_TIMEOUT = "recovery_timeout"
+    """No engine came in time for it to begin, or to go on."""
+
     CLIENT_GONE = "client_gone"
     CLIENT_STALLED = "client_stalled"
     ADMIN_ABORTED = "admin_aborted"
+    TIMED_OUT = "timed_out"
+    """Its own deadline passed."""
+
     SHUTDOWN = "shutdown"
     REFUSED = "refused"
     """Never reached an engine."""
@@ -58,6 +66,7 @@ _FINISHED_REASONS = {
     TerminalCause.CLIENT_GONE: "abort",
     TerminalCause.CLIENT_STALLED: "abort",
     TerminalCause.ADMIN_ABORTED: "abort",
+    TerminalCause.TIMED_OUT: "abort",
     TerminalCause.SHUTDOWN: "abort",
 }
 

@@ -1,11 +1,11 @@
 """All that is counted about the engines of one client."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from vllmfront.engine.metrics._causes import TerminalCause
 from vllmfront.engine.metrics._families import load_snapshot, rank_families
 from vllmfront.engine.metrics._rank import QuietRankMetrics, RankMetrics
-from vllmfront.engine.metrics._snapshot import MetricsSnapshot
+from vllmfront.engine.metrics._snapshot import EngineLevels, MetricsSnapshot
 
 DEFAULT_MAX_MODEL_LEN = 131072
 """Bounds the token histograms of an engine that does not tell its own limit."""
@@ -35,6 +35,13 @@ class EngineMetrics:
         self._malformed_outputs = 0
         self._unknown_outputs = 0
         self._sink_failures = 0
+        self.num_resent = 0
+        self.num_continued = 0
+        self._levels: Callable[[], EngineLevels] | None = None
+
+    def watch(self, levels: Callable[[], EngineLevels]) -> None:
+        """Ask *levels*, for each snapshot, how the engines stand."""
+        self._levels = levels
 
     def rank(self, rank: int) -> RankMetrics | None:
         """Return the counters of *rank*, None before ``open_rank``."""
@@ -68,6 +75,16 @@ class EngineMetrics:
     def count_sink_failure(self) -> None:
         self._sink_failures += 1
 
+    def count_resend(self, *, continues: bool) -> None:
+        """Count a request that is sent again because its engine was lost.
+
+        *continues* says that it had delivered something, and goes on from there.
+        """
+        if continues:
+            self.num_continued += 1
+        else:
+            self.num_resent += 1
+
     def snapshot(self) -> MetricsSnapshot:
         """Return everything counted so far; without families where counting is off."""
         return MetricsSnapshot(
@@ -78,4 +95,7 @@ class EngineMetrics:
             malformed_outputs=self._malformed_outputs,
             unknown_outputs=self._unknown_outputs,
             sink_failures=self._sink_failures,
+            resent_requests=self.num_resent,
+            continued_requests=self.num_continued,
+            levels=None if self._levels is None else self._levels(),
         )

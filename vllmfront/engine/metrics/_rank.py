@@ -1,5 +1,6 @@
 """What is counted about one engine rank."""
 
+import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -69,6 +70,9 @@ class RankMetrics:
             if gap == self._gap:
                 self._run += 1
             else:
+                if gap == -math.inf:  # another engine has gone on with it
+                    record.adopt(time - self._now)
+                    gap = time - record.left_after
                 self._end_run()
                 self._gap = gap
                 self._run = 1
@@ -78,11 +82,16 @@ class RankMetrics:
         record.num_tokens += count
         self._batch_tokens += count
 
+    def release(self, record: RequestRecord) -> None:
+        """Take note that another engine goes on with a request of this one, which is lost."""
+        record.release(self._engine_time - self._now)
+
     def record_output(self, record: RequestRecord, output: EngineOutput) -> None:
         """Count everything that one decoded output says."""
         for kind, time in output.events:
             if kind == QUEUED:
-                record.queued_at = time
+                if not record.num_tokens:  # else another engine goes on with it
+                    record.queued_at = time
             elif kind == SCHEDULED:
                 # Only the first; those after a preemption do not end the queueing.
                 record.scheduled_at = record.scheduled_at or time
@@ -124,6 +133,7 @@ class RankMetrics:
         reason = cause.finished_reason
         if reason is None:
             return
+        record.settle()
         self.request_success[reason] += 1
         self.corrupted_requests += record.corrupted
         record.ended_at = now
@@ -182,6 +192,9 @@ def _pace(record: RequestRecord) -> float:
 
 class QuietRankMetrics(RankMetrics):
     """Keeps the records of running requests true and counts nothing else."""
+
+    def release(self, record: RequestRecord) -> None:
+        """Do nothing: no times are kept."""
 
     def record_tokens(self, record: RequestRecord, count: int) -> None:
         record.num_tokens += count

@@ -49,6 +49,17 @@ class SchedulerMetrics:
         if _counts_something(raw):
             self._add(decode_stats(raw))
 
+    def shows_work(self, raw: Mapping[str, Any]) -> bool:
+        """Tell whether *raw*, which is not recorded yet, shows that a step has done something.
+
+        It counts something, or more of the cache is in use, or less, than the last time. How
+        many requests run or wait says nothing: that changes as they come and go.
+        """
+        latest = self._latest
+        return _counts_something(raw) or any(
+            raw.get(name) != latest.get(name) for name in _WORK_GAUGES
+        )
+
     def forget_gauges(self) -> None:
         """The engine has gone, and what it was doing with it."""
         self._latest = {}
@@ -84,6 +95,8 @@ class SchedulerMetrics:
         for position, count in enumerate(stats.num_accepted_tokens_per_pos):
             self.accepted_by_position[position] += count
 
+
+_WORK_GAUGES = ("step_counter", "kv_cache_usage")
 
 _OTHER_COUNTS = (
     "connector_prefix_cache_stats",

@@ -54,6 +54,21 @@ class RankLoadSnapshot:
     prefix_cache_hits: int
 
 
+@attrs.frozen(kw_only=True)
+class EngineLevels:
+    """How the engines of a client stand, under the names of its states."""
+
+    state: str
+    """Of all together."""
+
+    states: tuple[str, ...]
+    """All that there are."""
+
+    rank_states: Mapping[int, str]
+    waiting_requests: int
+    """Requests that wait for an engine in place of one that was lost."""
+
+
 @attrs.frozen
 class MetricsSnapshot:
     families: tuple[MetricFamily, ...]
@@ -68,3 +83,12 @@ class MetricsSnapshot:
 
     sink_failures: int = 0
     """Requests that a fault in their output pipeline ended."""
+
+    resent_requests: int = 0
+    """Requests sent again because their engine was lost before it said anything about them."""
+
+    continued_requests: int = 0
+    """Requests that went on elsewhere after their engine was lost, with the tokens they had."""
+
+    levels: EngineLevels | None = None
+    """None where no client is open."""

@@ -1,0 +1,143 @@
+"""Telling an engine that is slow from one that has stopped: one look at all every few seconds.
+
+An engine that works on requests sends outputs, or at least statistics that show a step's work. One
+that has sent neither for long, with requests in flight all the while, is stalled; it may also be
+lost for that, so that whoever manages its process replaces it.
+"""
+
+import enum
+from collections.abc import Collection
+
+import attrs
+import trio
+
+from vllmfront.engine.client._membership import Membership
+from vllmfront.engine.client._rank import EngineRank
+from vllmfront.engine.client._state import RankState
+from vllmfront.engine.client._utility import UtilityCalls
+from vllmfront.errors import EngineDied, EngineUnavailable, Reason
+
+LOOKS = 20
+"""Looks at an engine within the time that it may be silent."""
+
+_LATE_LOOKS = 3
+"""A look that is so many periods late says more about us than about any engine."""
+
+_PAUSING = {"pause_scheduler", "sleep"}
+_RESUMING = {"resume_scheduler", "wake_up"}
+
+
+class Verdict(enum.Enum):
+    """What follows from an engine's silence."""
+
+    PATIENCE = enum.auto()
+    STALLED = enum.auto()
+    LOST = enum.auto()
+
+
+def judge(
+    state: RankState, silent: float, *, stall_after: float, lose_after: float | None
+) -> Verdict:
+    """Return what *silent* seconds of an engine with requests in flight mean."""
+    if lose_after is not None and silent >= lose_after:
+        return Verdict.LOST
+    if state is RankState.READY and silent >= stall_after:
+        return Verdict.STALLED
+    return Verdict.PATIENCE
+
+
+@attrs.define
+class _Mark:
+    """What an engine had said by when."""
+
+    incarnation: int
+    signs_of_life: int
+    since: float
+    probed: bool = False
+
+
+class StallWatch:
+    """Looks at all engines of a client; ``serve`` is its task."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        calls: UtilityCalls,
+        *,
+        stall_after: float,
+        lose_after: float | None,
+    ) -> None:
+        """Judge silence of *stall_after* and of *lose_after* seconds; None loses none for it."""
+        self._membership = membership
+        self._calls = calls
+        self._stall_after = stall_after
+        self._lose_after = lose_after
+        self._period = min(stall_after, lose_after or stall_after) / LOOKS
+        self._marks: dict[EngineRank, _Mark] = {}
+        self._paused = set[EngineRank]()
+        self._last_look = trio.current_time()
+
+    async def serve(self) -> None:
+        """Look at them until cancelled."""
+        while True:
+            await trio.sleep(self._period)
+            self._look(trio.current_time())
+
+    def note_call(self, method: str, engines: Collection[EngineRank]) -> None:
+        """Take note that *engines* have done *method*: paused ones are silent on purpose."""
+        if method in _PAUSING:
+            self._paused.update(engines)
+        elif method in _RESUMING:
+            self._paused.difference_update(engines)
+
+    def _look(self, now: float) -> None:
+        if now - self._last_look > _LATE_LOOKS * self._period:
+            self._marks.clear()  # what they said meanwhile is not read yet
+        self._last_look = now
+        for engine in self._membership.ranks.values():
+            if engine.state.connected:
+                self._look_at(engine, now)
+            else:
+                self._marks.pop(engine, None)
+                self._paused.discard(engine)
+
+    def _look_at(self, engine: EngineRank, now: float) -> None:
+        stalled = engine.state is RankState.STALLED
+        if engine in self._paused or not (engine.load.in_flight or stalled):
+            self._marks.pop(engine, None)
+            return
+        mark = self._marks.get(engine)
+        if (
+            mark is None
+            or mark.incarnation != engine.incarnation
+            or mark.signs_of_life != engine.signs_of_life
+        ):
+            self._marks[engine] = _Mark(engine.incarnation, engine.signs_of_life, now)
+            return
+        silent = now - mark.since
+        verdict = judge(
+            engine.state, silent, stall_after=self._stall_after, lose_after=self._lose_after
+        )
+        if verdict is Verdict.LOST:
+            self._membership.lose(engine, _lost(engine, silent))
+        elif verdict is Verdict.STALLED:
+            self._membership.engine_silent(engine, _stalled(engine, silent))
+        elif stalled and not engine.load.in_flight and not mark.probed:
+            # It has nothing to talk about any more: its answer says that it can be asked again.
+            mark.probed = True
+            self._calls.probe(engine)
+
+
+def _stalled(engine: EngineRank, silent: float) -> EngineUnavailable:
+    return EngineUnavailable(
+        f"engine {engine.rank} has been silent for {silent:.0f} seconds with "
+        f"{engine.load.in_flight} requests in flight",
+        reason=Reason.STALLED,
+    )
+
+
+def _lost(engine: EngineRank, silent: float) -> EngineDied:
+    return EngineDied(
+        f"engine {engine.rank} was silent for {silent:.0f} seconds with requests in flight, "
+        "more than --engine-stall-restart allows"
+    )
