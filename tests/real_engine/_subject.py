@@ -1,4 +1,4 @@
-"""What the conformance tests run against: engine stand-ins and real engines alike."""
+"""What the conformance tests run against: stand-ins, fakes and real engines alike."""
 
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
@@ -8,6 +8,7 @@ import attrs
 import trio
 
 from tests.real_engine._process import MAX_MODEL_LEN, VOCAB_SIZE, EnginePool
+from tests.real_engine._puppet import open_puppet
 from tests.real_engine._relay import open_relay
 from tests.simulator._frontend import RawFrontend, open_raw_frontend
 from vllmfront.engine import (
@@ -19,6 +20,9 @@ from vllmfront.engine import (
 from vllmfront.simulator import SimulatorConfig, open_simulator
 
 TEST_SECONDS = 30.0
+
+FAKE = "fake-"
+"""How the names of subjects begin that are a ``FakeEngine``."""
 
 _numbers: Iterator[int] = count()
 
@@ -71,7 +75,7 @@ class Subject:
             max_batch=16,
             vllm_version=self.version,
         )
-        async with open_simulator(config):
+        async with open_puppet(config) if self.name.startswith(FAKE) else open_simulator(config):
             yield
 
 

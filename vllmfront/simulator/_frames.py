@@ -68,7 +68,7 @@ class FrameWriter:
         return encode_batch(
             [self._row(request_id, row) for request_id, row in output.rows],
             engine_index=self._rank,
-            scheduler_stats=None if output.stats is None else _stats(output.stats),
+            scheduler_stats=None if output.stats is None else scheduler_stats(output.stats),
             timestamp=output.timestamp,
             finished_requests=output.finished,
             weight_version=output.weight_version,
@@ -89,7 +89,8 @@ class FrameWriter:
         return row[: self._row_length]
 
 
-def _stats(stats: StepStats) -> dict[str, Any]:
+def scheduler_stats(stats: StepStats) -> dict[str, Any]:
+    """Return statistics in their wire form."""
     return encode_stats(
         SchedulerStats(
             num_running_reqs=stats.running,
