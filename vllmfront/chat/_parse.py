@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-import attrs
+from msgspec import Struct
 
 from vllmfront.chat._errors import InvalidMessages
 from vllmfront.chat._message import Message, Tool, ToolCall
@@ -24,6 +24,8 @@ from vllmfront.errors import RequestRejected
 
 _NO_CONTENT_VARIANT = "data did not match any variant of untagged enum MessageContent"
 
+_PLAIN_ROLES = ("user", "assistant", "system")
+
 _SHOWN_CHARACTERS = 2048
 """Of a conversation that an error repeats."""
 
@@ -36,8 +38,7 @@ _MEDIA_PARTS = {
 }
 
 
-@attrs.frozen
-class _Draft:
+class _Draft(Struct, frozen=True):
     """A message of sound types, before it is judged."""
 
     raw: Mapping[str, Any]
@@ -56,6 +57,9 @@ def parse_messages(raw: Any) -> list[Message]:
     """
     if not require_list(raw, "messages"):
         _invalid("messages cannot be empty", raw)
+    plain = [_plain(value) for value in raw]
+    if all(plain):
+        return plain  # type: ignore[return-value] # none of them is None
     drafts = [_draft(value, f"messages[{index}]") for index, value in enumerate(raw)]
     for draft in drafts:
         if draft.role == "user" and not draft.content:
@@ -91,13 +95,28 @@ def available_tools(tools: Sequence[Tool] | None, messages: Sequence[Message]) -
     Raises:
         RequestRejected: Two of them have one name.
     """
-    found = [*(tools or ()), *(tool for message in messages for tool in message.tools)]
+    found = list(tools or ())
+    for message in messages:
+        if message.tools:
+            found += message.tools
+    if not found:
+        return found
     names: set[str] = set()
     for tool in found:
         if tool.name in names:
             raise RequestRejected(f"duplicate tool name `{tool.name}`")
         names.add(tool.name)
     return found
+
+
+def _plain(value: Any) -> Message | None:
+    """Read a message that says who and what, and no more; None: it has to be looked at closely."""
+    if type(value) is not dict or len(value) != 2:  # noqa: PLR2004 (role and content)
+        return None
+    role, content = value.get("role"), value.get("content")
+    if content and type(content) is str and role in _PLAIN_ROLES:
+        return Message(role=role, content=content)
+    return None
 
 
 def _draft(value: Any, where: str) -> _Draft:

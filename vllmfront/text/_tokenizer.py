@@ -100,6 +100,11 @@ class Tokenizer:
         """Whether ``json_table`` exists."""
         return self._bytes is not None
 
+    @property
+    def inline_characters(self) -> int:
+        """How long a text may be to be encoded in about a millisecond."""
+        return self._encoder.inline_characters
+
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Encode *text*; blocks for as long as that takes.
 

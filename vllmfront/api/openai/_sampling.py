@@ -46,6 +46,22 @@ _SHARED = frozenset(
     }
 )
 _OTHERS = frozenset({"stream", "echo", "stream_interval", "repetition_detection"})
+_CHECKED = frozenset(
+    {
+        "model",
+        "stream_options",
+        "length_penalty",
+        "use_beam_search",
+        "spaces_between_special_tokens",
+        "return_weight_versions",
+    }
+)
+"""What else decides whether a request is served."""
+
+_CHECKED_IN_CHATS = frozenset(
+    {"tool_choice", "media_io_kwargs", "mm_processor_kwargs", "return_prompt_text"}
+)
+_CHECKED_IN_COMPLETIONS = frozenset({"prompt_embeds", "suffix"})
 _CHAT = _SHARED | {"max_completion_tokens", "bad_words", "top_logprobs"}
 
 
@@ -68,7 +84,7 @@ class PreparedSampling:
     """Keeps it for other requests; called once it has passed its checks."""
 
     checked: bool = False
-    """Whether ``text.check_request`` has passed it."""
+    """Whether there is nothing against a request like this, whatever its prompt and names."""
 
     compiled: bool = False
     """Whether ``text.GrammarChecker`` has passed its constraint."""
@@ -77,7 +93,7 @@ class PreparedSampling:
     """By ``max_tokens``, which is all that depends on a request's prompt."""
 
     def passed(self) -> None:
-        """Take note that ``text.check_request`` has nothing against it."""
+        """Take note that all checks but those of prompt and names have nothing against it."""
         self.checked = True
         if self.keep is not None:
             self.keep(self)
@@ -101,7 +117,8 @@ class SamplingMemo:
         self._surface = surface
         self._names = _CHAT if surface is Surface.CHAT else _SHARED
         self._default_interval = default_interval
-        self._key = attrgetter(*sorted(self._names | _OTHERS))
+        own = _CHECKED_IN_CHATS if surface is Surface.CHAT else _CHECKED_IN_COMPLETIONS
+        self._key = attrgetter(*sorted(self._names | _OTHERS | _CHECKED | own))
         self._known: dict[tuple[Any, ...], PreparedSampling] = {}
 
     def prepare(self, body: GenerationFields) -> PreparedSampling:
