@@ -1,11 +1,9 @@
-import logging
 import subprocess
 import sys
 
 import pytest
 
 import vllmfront
-from vllmfront.cli._logging import LineFormatter, set_up_logging
 from vllmfront.cli._main import failure_text, run
 from vllmfront.errors import ConfigurationError, EngineDied, StartupFailed
 
@@ -103,33 +101,3 @@ def test_the_module_can_be_run() -> None:
     )
 
     assert result.stdout.startswith("vllmfront ")
-
-
-def record(level: int, message: str) -> logging.LogRecord:
-    return logging.LogRecord("vllmfront.x", level, "/somewhere/file.py", 12, message, (), None)
-
-
-def test_a_log_line_has_the_familys_form() -> None:
-    line = LineFormatter(colour=False).format(record(logging.INFO, "hello"))
-
-    assert line.startswith("(VllmFront pid=")
-    assert " INFO " in line
-    assert line.endswith(" [file.py:12] hello")
-    assert "\033" not in line
-    assert "\033[31mERROR\033[0m" in LineFormatter(colour=True).format(record(40, "hello"))
-
-
-@pytest.mark.parametrize(
-    ("name", "level"),
-    [("DEBUG", 10), ("warning", 30), ("", 20), ("nonsense", 20)],
-)
-def test_the_level_comes_from_the_environment(name: str, level: int) -> None:
-    root = logging.getLogger()
-    handlers, root_level = root.handlers[:], root.level
-    try:
-        set_up_logging({"VLLM_LOGGING_LEVEL": name})
-
-        assert logging.getLogger("vllmfront").level == level
-    finally:
-        root.handlers[:], root.level = handlers, root_level
-        logging.getLogger("vllmfront").setLevel(logging.NOTSET)

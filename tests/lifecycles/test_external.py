@@ -201,7 +201,7 @@ async def test_certificates_are_read_anew_at_sighup(
         await reload(frontend, f"reloaded certificates for connections to come: {file}")
         assert [await is_shown(frontend, each) for each in (old, new)] == [False, True]
         file.write_text("rubbish")
-        await reload(frontend, "certificates not reloaded, the old ones stay: cannot use")
+        await reload(frontend, "keeping the former certificates: cannot use")
         assert await is_shown(frontend, new)
     assert frontend.error is None
 

@@ -54,6 +54,16 @@ async def test_a_message_is_one_datagram(manager: Manager) -> None:
     assert notifier.ready
 
 
+async def test_who_has_handed_over_is_silent(manager: Manager) -> None:
+    notifier = Notifier(manager.address)
+    await notifier.send(MAINPID=7, READY=1)
+    notifier.retire()
+    await notifier.send(STOPPING=1)
+    await notifier.around_reload(lambda: None)
+
+    assert manager.received() == ["MAINPID=7\nREADY=1\n"]
+
+
 @pytest.mark.parametrize("environ", [{}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "vsock:2:1"}])
 async def test_without_a_service_manager_nothing_is_sent(environ: dict[str, str]) -> None:
     notifier = Notifier.from_environment(environ)

@@ -81,9 +81,7 @@ async def test_a_hangup_reloads_what_is_there_to_reload(caplog: pytest.LogCaptur
 
     assert nothing == again == ["INFO received SIGHUP: there is nothing to reload"]
     assert good == ["INFO received SIGHUP: reloaded a"]
-    assert bad == [
-        "ERROR received SIGHUP: reloaded a; levels not reloaded, the old ones stay: rubbish"
-    ]
+    assert bad == ["ERROR received SIGHUP: reloaded a; keeping the former levels: rubbish"]
 
 
 async def test_a_bug_in_a_reload_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -94,7 +92,7 @@ async def test_a_bug_in_a_reload_ends_nothing(caplog: pytest.LogCaptureFixture) 
 
         assert lines == [
             "ERROR a bug in reloading levels",
-            "ERROR received SIGHUP: levels not reloaded, the old ones stay",
+            "ERROR received SIGHUP: keeping the former levels",
         ]
         assert caplog.records[0].exc_info
         assert await rig.send(signal.SIGHUP) == ["INFO received SIGHUP: there is nothing to reload"]

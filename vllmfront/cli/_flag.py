@@ -24,7 +24,7 @@ class Flag:
     name: str
     help: str
     target: str | None = None
-    """Where the value goes, as ``section.field``; None: it is checked, no more.
+    """Where the value goes, as ``section.field``; None: not in the configuration.
 
     The engine gets it all the same where it is one of the shared ones.
     """

@@ -55,6 +55,13 @@ LISTENER = Group(
             help="limit for each phase of the engine's start-up",
         ),
         Flag(
+            name="--log-level-file",
+            parse=values.non_empty,
+            metavar="FILE",
+            help="file with the log level (DEBUG, INFO, ...), read at the start and at SIGHUP; "
+            "where it is missing or empty, VLLM_LOGGING_LEVEL decides",
+        ),
+        Flag(
             name="--python",
             target="engine.python",
             metavar="EXE",

@@ -9,7 +9,7 @@ from typing import Any
 
 from vllmfront.cli import _serve_flags as table
 from vllmfront.cli._errors import UsageError
-from vllmfront.cli._logging import set_up_logging
+from vllmfront.cli._logging import LogLevel, set_up_logging
 from vllmfront.cli._parse import USAGE, Given, build_parser, parse
 from vllmfront.cli._partition import Partition, partition
 from vllmfront.lifecycles import (
@@ -45,12 +45,13 @@ def run(words: Sequence[str]) -> int:
     if given.debug:
         _print_split(words, model, split)
         return 0
-    set_up_logging(os.environ)
+    log_level = LogLevel(os.environ, given.values.get("--log-level-file"))
+    set_up_logging(os.environ, log_level)
     for name in given.ineffective:
         _LOGGER.warning("argument '%s' has no effect in this frontend, ignoring", name)
     config = build_config(model, given, split.engine)
     config.check()
-    return run_serve(config)
+    return run_serve(config, log_level.reload)
 
 
 def split_words(words: Sequence[str]) -> tuple[str, Partition]:

@@ -1,9 +1,8 @@
 """The HTTP side: up from the first moment, honest about the rest, and the last to say goodbye."""
 
-import logging
+import functools
 import os
-import signal
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import attrs
@@ -16,6 +15,7 @@ from vllmfront.api.http import (
     HttpServer,
     Listener,
     TlsConfig,
+    duplicate_listeners,
     serve_http,
 )
 from vllmfront.api.metrics import HttpMetrics
@@ -23,14 +23,11 @@ from vllmfront.api.openai import OpenAiRoutes
 from vllmfront.api.routes import open_operator_router
 from vllmfront.engine import EngineClient, TerminalCause
 from vllmfront.environment import whole_number
-from vllmfront.errors import ConfigurationError
 from vllmfront.lifecycles._config import ServeConfig, ServerConfig
 from vllmfront.lifecycles._facts import Facts
 from vllmfront.lifecycles._model import DrainingSlot
 from vllmfront.lifecycles._one_error import one_error
-from vllmfront.supervisor import Shutdown, wait_any
-
-_LOGGER = logging.getLogger(__name__)
+from vllmfront.supervisor import Reloads, Shutdown, wait_any
 
 FLUSH_BUDGET = 1.0
 """Seconds for last frames and refusals to reach clients that read."""
@@ -45,6 +42,11 @@ class ApiServer:
     client: EngineClient
     slot: DrainingSlot
     shutdown: Shutdown
+    reloads: Reloads
+    """Where the certificates can be read anew."""
+
+    refuse: Callable[[], None]
+    """Called when nobody will answer any more: whoever owns the listeners closes them."""
 
     async def run(
         self, stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -56,18 +58,18 @@ class ApiServer:
         """
         http = http_config(self.config.server, os.environ)
         metrics = HttpMetrics()
-        with one_error():
+        with one_error(), duplicate_listeners(self.listeners) as listeners:
             async with (
                 self._open_handler(metrics) as (handler, routes),
                 trio.open_nursery() as nursery,
             ):
                 await nursery.start(routes.serve_timers, name="stream timers")
-                server = await nursery.start(serve_http, self.listeners, handler, http)
+                server = await nursery.start(serve_http, listeners, handler, http)
                 metrics.server = server.statistics
-                if http.tls is not None:
-                    await nursery.start(serve_reloads, server, http.tls)
-                task_status.started()
-                await stop.wait()
+                reload = functools.partial(reload_certificates, server, http.tls)
+                with self.reloads.offering("certificates", reload):
+                    task_status.started()
+                    await stop.wait()
                 await self._drain(server)
                 nursery.cancel_scope.cancel(reason="drained")
 
@@ -111,26 +113,21 @@ class ApiServer:
             await server.wait_drained()
         # From here on nobody would answer: closed listeners refuse, open ones keep clients waiting.
         server.begin_drain()
+        self.refuse()
         server.abort_connections()
 
 
-async def serve_reloads(
-    server: HttpServer,
-    tls: TlsConfig,
-    *,
-    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Read the certificates anew at each SIGHUP; unusable ones leave the old ones in place."""
+def reload_certificates(server: HttpServer, tls: TlsConfig | None) -> str:
+    """Read the certificates anew, for connections to come; return what was done, for the log.
+
+    Raises:
+        ConfigurationError: They are unusable; the old ones stay in use.
+    """
+    if tls is None:
+        return "TLS is off, there are no certificates"
+    server.reload_tls()
     files = ", ".join(file for file in (tls.certfile, tls.keyfile, tls.ca_certs) if file)
-    with trio.open_signal_receiver(signal.SIGHUP) as received:
-        task_status.started()
-        async for _ in received:
-            try:
-                server.reload_tls()
-            except ConfigurationError as error:
-                _LOGGER.error("certificates not reloaded, the old ones stay: %s", error)  # noqa: TRY400 - a mistake in a file, not in the code
-            else:
-                _LOGGER.info("reloaded certificates for connections to come: %s", files)
+    return f"reloaded certificates for connections to come: {files}"
 
 
 def http_config(server: ServerConfig, environ: Mapping[str, str]) -> HttpConfig:

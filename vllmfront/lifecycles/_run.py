@@ -6,6 +6,7 @@ What they import takes half a second; a usage error must not wait for it, hence 
 import functools
 import gc
 import logging
+from collections.abc import Callable
 
 import trio
 
@@ -17,8 +18,12 @@ _GC_THRESHOLDS = (20_000, 50, 100)
 """Objects, and generations: a busy server makes many that die young, and hardly any cycles."""
 
 
-def run_serve(config: ServeConfig) -> int:
+def run_serve(config: ServeConfig, reload_log_level: Callable[[], str]) -> int:
     """Serve until told to stop; return the exit status.
+
+    Args:
+        config: What to serve, and how.
+        reload_log_level: Reads the log level anew, at SIGHUP; returns what it did, for the log.
 
     Raises:
         VllmFrontError: It could not start, or could not go on.
@@ -28,7 +33,7 @@ def run_serve(config: ServeConfig) -> int:
 
     _LOGGER.debug("at most %d files may be open", raise_descriptor_limit())
     gc.set_threshold(*_GC_THRESHOLDS)
-    trio.run(functools.partial(serve, config, on_loaded=_freeze))
+    trio.run(functools.partial(serve, config, on_loaded=_freeze, reload_log_level=reload_log_level))
     return 0
 
 

@@ -13,8 +13,7 @@
 
 import logging
 import os
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 import trio
@@ -27,9 +26,8 @@ from vllmfront.environment import positive_number, switch
 from vllmfront.lifecycles._api import FLUSH_BUDGET, ApiServer
 from vllmfront.lifecycles._config import ListenConfig, ServeConfig
 from vllmfront.lifecycles._engine import STOP_BUDGET, ManagedEngine
-from vllmfront.lifecycles._last_resort import serve_last_resort
 from vllmfront.lifecycles._model import DrainingSlot, ModelLoader
-from vllmfront.lifecycles._one_error import one_error
+from vllmfront.lifecycles._service import Service, ServiceReport, open_service
 from vllmfront.lifecycles._stats import DEFAULT_INTERVAL, StatsLog
 from vllmfront.supervisor import (
     ChildSpec,
@@ -37,7 +35,6 @@ from vllmfront.supervisor import (
     RestartPolicy,
     Shutdown,
     Supervisor,
-    serve_signals,
 )
 
 _LOGGER = logging.getLogger(__name__)
@@ -58,6 +55,7 @@ async def serve(  # noqa: ASYNC128 (the child that listens calls it)
     config: ServeConfig,
     *,
     on_loaded: Callable[[], None] = lambda: None,
+    reload_log_level: Callable[[], str] = lambda: "the log level stays",
     task_status: trio.TaskStatus[Serving] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until a signal asks for the end; ``started()`` tells where, once HTTP answers.
@@ -65,6 +63,7 @@ async def serve(  # noqa: ASYNC128 (the child that listens calls it)
     Args:
         config: What to serve, and how.
         on_loaded: Called once, when the model's files have been read.
+        reload_log_level: Called at SIGHUP; returns what it did, for the log.
         task_status: Of a nursery's ``start``.
 
     Raises:
@@ -75,21 +74,20 @@ async def serve(  # noqa: ASYNC128 (the child that listens calls it)
         budget=config.server.shutdown_timeout, margin=FLUSH_BUDGET + STOP_BUDGET + _REAP_BUDGET
     )
     await trio.to_thread.run_sync(remove_stale_sockets)
-    with one_error():
-        async with (
-            _open_signals(shutdown),
-            open_listeners(_listen_config(config.listen)) as ears,
-            open_engine_client(_client_config(config)) as client,
-        ):
-            _announce(config, ears, client)
-            root = Supervisor(
-                "root",
-                _children(config, ears, client, shutdown, on_loaded),
-                RestartPolicy(intensity=0),
-                shutdown=shutdown,
-            )
-            serving = Serving(listeners=ears, handshake_address=client.handshake_address)
-            await root.run(shutdown.requested, task_status=_Readiness(task_status, serving))
+    async with (
+        open_service(shutdown, reload_log_level=reload_log_level) as service,
+        open_listeners(_listen_config(config.listen)) as ears,
+        open_engine_client(_client_config(config)) as client,
+    ):
+        _announce(config, ears, client)
+        root = Supervisor(
+            "root",
+            _children(config, ears, client, shutdown, service=service, on_loaded=on_loaded),
+            RestartPolicy(intensity=0),
+            shutdown=shutdown,
+        )
+        serving = Serving(listeners=ears, handshake_address=client.handshake_address)
+        await root.run(shutdown.requested, task_status=_Readiness(task_status, serving))
     _LOGGER.info("stopped")
 
 
@@ -110,12 +108,32 @@ def _children(
     listeners: list[Listener],
     client: EngineClient,
     shutdown: Shutdown,
+    *,
+    service: Service,
     on_loaded: Callable[[], None],
 ) -> list[ChildSpec]:
     """List the children in the order of their start; they stop in reverse."""
     slot = DrainingSlot()
-    api = ApiServer(config=config, listeners=listeners, client=client, slot=slot, shutdown=shutdown)
-    loader = ModelLoader(config=config, client=client, slot=slot, on_loaded=on_loaded)
+    loaded = trio.Event()
+
+    def note_loaded() -> None:
+        loaded.set()
+        on_loaded()
+
+    def refuse() -> None:
+        for listener in listeners:
+            listener.close()
+
+    api = ApiServer(
+        config=config,
+        listeners=listeners,
+        client=client,
+        slot=slot,
+        shutdown=shutdown,
+        reloads=service.reloads,
+        refuse=refuse,
+    )
+    loader = ModelLoader(config=config, client=client, slot=slot, on_loaded=note_loaded)
     children = [
         ChildSpec(
             name="model",
@@ -144,6 +162,15 @@ def _children(
             interval=positive_number(os.environ, "VLLM_LOG_STATS_INTERVAL", DEFAULT_INTERVAL),
         )
         children.append(ChildSpec(name="stats", run=stats.run, restart=Restart.TRANSIENT))
+    if service.notifier.enabled:
+        report = ServiceReport(
+            notifier=service.notifier,
+            wait_state=client.wait_state,
+            loaded=loaded,
+            shutdown=shutdown,
+            describe=lambda: f"engine {client.state.value}",
+        )
+        children.append(ChildSpec(name="service-report", run=report.run))
     return children
 
 
@@ -202,13 +229,3 @@ def _url(scheme: str, listener: Listener) -> str:
         return listener.name
     host = f"[{name[0]}]" if ":" in name[0] else name[0]
     return f"{scheme}://{host}:{name[1]}"
-
-
-@asynccontextmanager
-async def _open_signals(shutdown: Shutdown) -> AsyncGenerator[None]:
-    """Listen to signals for as long as the block runs."""
-    async with trio.open_nursery() as nursery:
-        await nursery.start(serve_signals, shutdown)
-        nursery.start_soon(serve_last_resort, shutdown)
-        yield
-        nursery.cancel_scope.cancel(reason="everything has ended")

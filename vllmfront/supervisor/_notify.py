@@ -76,6 +76,10 @@ class Notifier:
         else:
             self.ready = self.ready or "READY" in assignments
 
+    def retire(self) -> None:
+        """Send nothing more: from now on another process speaks for the service."""
+        self.address = None
+
     async def around_reload(self, reload: Callable[[], None]) -> None:
         """Run *reload*, told before and after as ``Type=notify-reload`` wants it."""
         if not self.ready:

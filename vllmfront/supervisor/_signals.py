@@ -37,7 +37,7 @@ class Reloads:
 
     @contextmanager
     def offering(self, name: str, reload: Reload) -> Iterator[None]:
-        """Include *reload* for as long as the block runs; *name* is for the log, in the plural."""
+        """Include *reload* for as long as the block runs; *name* is for the log."""
         self._entries[name] = reload
         try:
             yield
@@ -52,11 +52,11 @@ class Reloads:
                 done.append(reload())
             except VllmFrontError as error:
                 well = False
-                done.append(f"{name} not reloaded, the old ones stay: {error}")
+                done.append(f"keeping the former {name}: {error}")
             except Exception:
                 _LOGGER.exception("a bug in reloading %s", name)
                 well = False
-                done.append(f"{name} not reloaded, the old ones stay")
+                done.append(f"keeping the former {name}")
         return well, "; ".join(done) or "there is nothing to reload"
 
 
