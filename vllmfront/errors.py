@@ -152,17 +152,9 @@ class RequestInterrupted(ServiceUnavailable):
 
 
 class RequestTimedOut(VllmFrontError):
-    """Raised when a request's deadline passes before its end. Becomes a 504.
-
-    ``timeout`` is how many seconds it had.
-    """
+    """Raised when a request's deadline passes before its end. Becomes a 504."""
 
     reason = Reason.TIMED_OUT
-
-    def __init__(self, message: str, *, timeout: float | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.timeout = timeout
 
 
 # The engine is to blame.

@@ -21,7 +21,7 @@ DESCRIPTOR_SLACK = 2
 
 THREAD_SLACK = 2
 
-ENDS = "vllmfront:request_ends_total"
+ENDS = "vllmfront:engine_request_ends_total"
 GAUGES = ("vllm:num_requests_running", "vllm:num_requests_waiting")
 
 Metrics = Mapping[str, Mapping[str, float]]

@@ -23,7 +23,7 @@ def page(load: bytes = IDLE, **samples: Mapping[str, float]) -> Page:
 
 
 def ends(**causes: float) -> Page:
-    return page(vllmfront__request_ends_total={f"cause={key}": n for key, n in causes.items()})
+    return page(vllmfront__engine_request_ends_total={f"cause={key}": n for key, n in causes.items()})
 
 
 def test_idle_books_are_at_zero() -> None:

@@ -19,7 +19,7 @@ from vllmfront.api.http import (
     serve_http,
 )
 from vllmfront.api.metrics import HttpMetrics
-from vllmfront.api.openai import OpenAiRoutes
+from vllmfront.api.openai import GateLimits, OpenAiRoutes
 from vllmfront.api.routes import open_operator_router
 from vllmfront.engine import EngineClient, TerminalCause
 from vllmfront.environment import whole_number
@@ -80,7 +80,17 @@ class ApiServer:
         """Put all routes behind one handler."""
         server = self.config.server
         facts = Facts(config=self.config, client=self.client, slot=self.slot)
-        routes = OpenAiRoutes(self.slot, keep_alive_interval=server.sse_keep_alive_interval)
+        requests = self.config.requests
+        routes = OpenAiRoutes(
+            self.slot,
+            limits=GateLimits(
+                max_in_flight=requests.max_queued,
+                max_queued_tokens=requests.max_queued_tokens,
+                max_loop_lag=requests.max_loop_lag,
+            ),
+            metrics=metrics.inference,
+            keep_alive_interval=server.sse_keep_alive_interval,
+        )
         async with open_operator_router(facts, metrics, os.environ) as router:
             for method, path, handler in routes:
                 router.add(method, path, handler)

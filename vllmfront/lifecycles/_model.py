@@ -134,6 +134,7 @@ async def load_service(config: ServeConfig, client: EngineClient) -> ModelServic
             prompt_tokens_details=server.prompt_tokens_details,
             per_request_metrics=server.per_request_metrics,
             log_requests=server.log_requests,
+            default_timeout=config.requests.default_timeout,
             limits=limits,
         ),
     )

@@ -29,7 +29,7 @@ def test_the_classic_format_is_served_unless_asked_otherwise() -> None:
         'vllm:num_requests_running{model_name="m",engine="0"} 0.0',
         'vllm:generation_tokens_total{model_name="m",engine="0"} 0.0',
         'vllm:time_to_first_token_seconds_bucket{le="+Inf",model_name="m",engine="0"} 0.0',
-        'vllmfront:request_ends_total{cause="client_gone"} 1.0',
+        'vllmfront:engine_request_ends_total{cause="client_gone"} 1.0',
     ],
 )
 def test_engine_series_exist_from_the_start(line: str) -> None:

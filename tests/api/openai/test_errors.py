@@ -299,27 +299,20 @@ async def test_a_bug_of_ours_is_a_bare_500(
     assert "TypeError" in caplog.text
 
 
-async def test_a_bug_in_the_middle_of_a_stream_cuts_the_connection(
+async def test_a_bug_in_the_middle_of_a_stream_ends_it_in_words(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def wait_finished(_stream: RequestStream) -> None:
         raise ZeroDivisionError
 
     monkeypatch.setattr(RequestStream, "wait_finished", wait_finished)
-    writer = PaperWriter()
-    request = HttpRequest(
-        method="POST",
-        path=CHAT,
-        raw_path=b"",
-        query=b"",
-        headers=[JSON_TYPE],
-        body=json.dumps(chat(stream=True)).encode(),
-    )
-    with pytest.raises(ZeroDivisionError):
-        await api.handlers[CHAT](request, writer)
+    writer = await api.answer(CHAT, chat(stream=True))
 
-    assert writer.started
-    assert not writer.finished
+    *_, event, done = writer.events
+    assert event["error"]["code"] == 500
+    assert event["error"]["message"] == "Internal server error"
+    assert done == DONE
+    assert writer.finished
     assert api.client.num_in_flight == 0
 
 

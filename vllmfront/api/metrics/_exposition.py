@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from vllmfront.api.http import CLIENT_GONE, CLIENT_STALLED, SHUTDOWN, HttpStatistics
 from vllmfront.api.metrics._http import HttpMetrics
+from vllmfront.api.metrics._inference import inference_families
 from vllmfront.engine.metrics import (
     HistogramValue,
     MetricFamily,
@@ -48,7 +49,11 @@ def expose(
             asks for OpenMetrics.
     """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Families([*_engine_families(snapshot, model_name), *_http_families(http)]))
+    inference = inference_families(
+        http.inference, own_prefix=OWN_PREFIX, reference_prefix=PREFIX, model_name=model_name
+    )
+    families = [*_engine_families(snapshot, model_name), *inference, *_http_families(http)]
+    registry.register(_Families(families))
     encode, content_type = choose_encoder(accept)
     return Exposition(content_type, encode(registry))
 
@@ -67,7 +72,9 @@ def _engine_families(snapshot: MetricsSnapshot | None, model_name: str) -> Itera
     for family in snapshot.families:
         yield _engine_family(family, model_name)
     ends = CounterMetricFamily(
-        f"{OWN_PREFIX}request_ends", "Ended requests by terminal cause.", labels=["cause"]
+        f"{OWN_PREFIX}engine_request_ends",
+        "Ended engine requests, one a choice, by terminal cause.",
+        labels=["cause"],
     )
     for cause, count in snapshot.causes.items():
         ends.add_metric([cause], count)

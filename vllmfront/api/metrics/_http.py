@@ -5,6 +5,7 @@ from collections.abc import Callable
 import attrs
 
 from vllmfront.api.http import HttpStatistics
+from vllmfront.api.metrics._inference import InferenceMetrics
 from vllmfront.engine.metrics import Histogram
 
 UNCOUNTED_PATHS = frozenset({"/metrics", "/health", "/load", "/ping", "/version", "/server_info"})
@@ -28,6 +29,9 @@ class HttpMetrics:
     """``(method, handler)`` to durations."""
 
     all_durations: Histogram = attrs.field(factory=lambda: Histogram(FINE_SECONDS))
+
+    inference: InferenceMetrics = attrs.field(factory=InferenceMetrics)
+    """What becomes of the requests that engines are for."""
 
     server: Callable[[], HttpStatistics] | None = None
     """The server's own books, of what no handler has seen; None before there is a server."""

@@ -1,11 +1,13 @@
 """The OpenAI-compatible inference routes: chat and text completions, tokenize, detokenize."""
 
 from vllmfront.api.openai._edge import shutting_down
+from vllmfront.api.openai._gate import GateLimits
 from vllmfront.api.openai._routes import OpenAiRoutes
 from vllmfront.api.openai._service import Engine, ModelService, ServiceOptions, ServiceSlot
 
 __all__ = [
     "Engine",
+    "GateLimits",
     "ModelService",
     "OpenAiRoutes",
     "ServiceOptions",

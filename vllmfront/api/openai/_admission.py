@@ -106,6 +106,7 @@ class Admission(Struct, kw_only=True, frozen=True):
             data_parallel_rank=self.marks.data_parallel_rank,
             priority=body.priority or 0,
             session_id=self.marks.session_id,
+            deadline=self.marks.deadline,
             reasoning_parser_kwargs={"chat_template_kwargs": template_kwargs},
         )
 

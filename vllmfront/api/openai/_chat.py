@@ -1,9 +1,12 @@
 """``POST /v1/chat/completions``."""
 
-from vllmfront.api.http import HttpRequest, ResponseWriter
+import trio
+
+from vllmfront.api.http import ResponseWriter
 from vllmfront.api.openai._admission import Admission, fit_text
 from vllmfront.api.openai._answers import AnswerParts, chat_answer, is_short
 from vllmfront.api.openai._body import Body
+from vllmfront.api.openai._call import InferenceCall
 from vllmfront.api.openai._chat_request import (
     ChatCompletionRequest,
     check_chat,
@@ -22,8 +25,10 @@ from vllmfront.api.openai._run import Admitted, run_streamed, run_whole
 from vllmfront.api.openai._sampling import PreparedSampling
 from vllmfront.api.openai._service import ModelService, ServiceSlot
 from vllmfront.api.openai._stream import StreamedAnswer
+from vllmfront.api.openai._time_limit import in_time
 from vllmfront.api.openai._usage import usage_json
 from vllmfront.chat import ChatPrompt, InvalidMessages, available_tools, parse_messages, parse_tools
+from vllmfront.engine import EngineRequest
 from vllmfront.errors import MalformedRequest, RequestRejected
 from vllmfront.text import check_request, check_schema
 
@@ -46,10 +51,12 @@ class ChatCompletions:
         self._heads = heads
         self._keep_alives = keep_alives
 
-    async def __call__(self, request: HttpRequest, response: ResponseWriter) -> None:
+    async def __call__(self, call: InferenceCall, response: ResponseWriter) -> None:
         service = self._slot.require()
         service.check_ready()
+        request = call.http
         short = len(request.body) <= INLINE_SIZE
+        since = None if short else trio.current_time()
         body = await self._offload.run(short, lambda: _BODY.decode(request))
         check_chat_form(body)
         prepared = service.chat_sampling.prepare(body)
@@ -63,17 +70,8 @@ class ChatCompletions:
             raise
         check_order(service, body, prepared)
         check_tools(body, available_tools(chat.tools, chat.messages))
-        # How long a client's own template takes does not depend on how long the chat is.
-        rendered = await self._offload.run(
-            short_chat and chat.chat_template is None, lambda: service.renderer.render(chat)
-        )
-        token_ids = await fit_text(
-            service,
-            prepared.request,
-            rendered.text,
-            special_tokens=bool(body.add_special_tokens),
-        )
-        marks = read_marks(request, body, service, _ID_PREFIX)
+        marks = read_marks(request, body, service, _ID_PREFIX, since=since)
+        call.gate.widen(call, body.n or 1)
         admission = Admission(
             service=service,
             offload=self._offload,
@@ -83,21 +81,24 @@ class ChatCompletions:
             prepared=prepared,
             object=b"chat.completion",
         )
-        engine_request = await admission.engine_request(
-            token_ids,
-            given_as_ids=False,
-            request_id=marks.id,
-            template_kwargs=rendered.template_kwargs,
-        )
-        admitted = Admitted(service=service, http=request, marks=marks, requests=[engine_request])
+        # How long a client's own template takes does not depend on how long the chat is.
+        short_chat = short_chat and chat.chat_template is None
+        rendering = _render(admission, chat, short=short_chat)
+        engine_request = await (rendering if short_chat else in_time(marks.deadline, rendering))
+        admitted = Admitted(service=service, marks=marks, requests=[engine_request])
         echo = chat.messages[-1].text if body.echo and body.continue_final_message else ""
         if body.stream:
-            await self._stream(admission, admitted, response, echo)
+            await self._stream(call, admission, admitted, response, echo)
         else:
-            await _answer(admission, admitted, response, echo)
+            await _answer(call, admission, admitted, response, echo)
 
     async def _stream(
-        self, admission: Admission, admitted: Admitted, response: ResponseWriter, echo: str
+        self,
+        call: InferenceCall,
+        admission: Admission,
+        admitted: Admitted,
+        response: ResponseWriter,
+        echo: str,
     ) -> None:
         body = admission.body
         assert isinstance(body, ChatCompletionRequest)
@@ -136,18 +137,40 @@ class ChatCompletions:
         ]
         if self._keep_alives is not None:
             self._keep_alives.watch(answer)
-        await run_streamed(admitted, answer, [sinks])
+        await run_streamed(call, admitted, answer, [sinks])
+
+
+async def _render(admission: Admission, chat: ChatPrompt, *, short: bool) -> EngineRequest:
+    """Turn a conversation into what engines understand; *short* ones at once."""
+    service, body = admission.service, admission.body
+    rendered = await admission.offload.run(short, lambda: service.renderer.render(chat))
+    token_ids = await fit_text(
+        service,
+        admission.sampling,
+        rendered.text,
+        special_tokens=bool(body.add_special_tokens),
+    )
+    return await admission.engine_request(
+        token_ids,
+        given_as_ids=False,
+        request_id=admission.marks.id,
+        template_kwargs=rendered.template_kwargs,
+    )
 
 
 async def _answer(
-    admission: Admission, admitted: Admitted, response: ResponseWriter, echo: str
+    call: InferenceCall,
+    admission: Admission,
+    admitted: Admitted,
+    response: ResponseWriter,
+    echo: str,
 ) -> None:
     body = admission.body
     prompt_ids = admitted.requests[0].prompt_token_ids
     usage = admission.usage(admitted.requests)
     pipelines = admission.pipelines
     choices = [pipelines.whole(usage, prompt_ids) for _ in range(body.n or 1)]
-    metrics = await run_whole(admitted, [choices])
+    metrics = await run_whole(call, admitted, [choices])
     parts = AnswerParts(
         head=admission.head(),
         usage=usage,

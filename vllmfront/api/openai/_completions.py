@@ -6,10 +6,11 @@ from typing import TypeVar
 import attrs
 import trio
 
-from vllmfront.api.http import HttpRequest, ResponseWriter
+from vllmfront.api.http import ResponseWriter
 from vllmfront.api.openai._admission import Admission, fit_ids, fit_text
 from vllmfront.api.openai._answers import AnswerParts, completion_answer, is_short
 from vllmfront.api.openai._body import Body
+from vllmfront.api.openai._call import InferenceCall
 from vllmfront.api.openai._completion_request import (
     CompletionRequest,
     Prompt,
@@ -29,6 +30,7 @@ from vllmfront.api.openai._run import Admitted, run_streamed, run_whole
 from vllmfront.api.openai._sampling import PreparedSampling
 from vllmfront.api.openai._service import ServiceSlot
 from vllmfront.api.openai._stream import StreamedAnswer
+from vllmfront.api.openai._time_limit import in_time
 from vllmfront.api.openai._usage import usage_json
 from vllmfront.engine import EngineRequest, Logprobs, OutputSink
 from vllmfront.errors import RequestRejected
@@ -60,10 +62,12 @@ class Completions:
         self._heads = heads
         self._keep_alives = keep_alives
 
-    async def __call__(self, request: HttpRequest, response: ResponseWriter) -> None:
+    async def __call__(self, call: InferenceCall, response: ResponseWriter) -> None:
         service = self._slot.require()
         service.check_ready()
+        request = call.http
         short = len(request.body) <= INLINE_SIZE
+        since = None if short else trio.current_time()
         body = await self._offload.run(short, lambda: _BODY.decode(request))
         prompts = await self._offload.run(short, lambda: prompts_of(body))
         options = service.options
@@ -88,7 +92,8 @@ class Completions:
             prepared = PreparedSampling(
                 attrs.evolve(prepared.request, prompt_logprobs=body.logprobs)
             )
-        marks = read_marks(request, body, service, _ID_PREFIX)
+        marks = read_marks(request, body, service, _ID_PREFIX, since=since)
+        call.gate.widen(call, choices)
         admission = Admission(
             service=service,
             offload=self._offload,
@@ -98,15 +103,17 @@ class Completions:
             prepared=prepared,
             object=b"text_completion",
         )
-        requests = await _engine_requests(admission, prompts)
-        admitted = Admitted(service=service, http=request, marks=marks, requests=requests)
+        encoding = _engine_requests(admission, prompts)
+        requests = await (encoding if short else in_time(marks.deadline, encoding))
+        admitted = Admitted(service=service, marks=marks, requests=requests)
         if body.stream:
-            await self._stream(admission, admitted, response, prompts)
+            await self._stream(call, admission, admitted, response, prompts)
         else:
-            await _answer(admission, admitted, response, prompts)
+            await _answer(call, admission, admitted, response, prompts)
 
     async def _stream(
         self,
+        call: InferenceCall,
         admission: Admission,
         admitted: Admitted,
         response: ResponseWriter,
@@ -140,7 +147,7 @@ class Completions:
         )
         if self._keep_alives is not None:
             self._keep_alives.watch(answer)
-        await run_streamed(admitted, answer, sinks)
+        await run_streamed(call, admitted, answer, sinks)
 
 
 async def _for_each_choice(
@@ -205,6 +212,7 @@ def _sink(
 
 
 async def _answer(
+    call: InferenceCall,
     admission: Admission,
     admitted: Admitted,
     response: ResponseWriter,
@@ -220,7 +228,7 @@ async def _answer(
         lambda prompt, _: pipelines.whole(usage, admitted.requests[prompt].prompt_token_ids),
     )
     choices = [choice for of_prompt in sinks for choice in of_prompt]
-    metrics = await run_whole(admitted, sinks)
+    metrics = await run_whole(call, admitted, sinks)
     parts = AnswerParts(
         head=admission.head(),
         usage=usage,

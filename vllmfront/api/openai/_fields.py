@@ -78,6 +78,7 @@ class GenerationFields(Struct, kw_only=True, frozen=True):
     response_format: JsonObject | None = None
     structured_outputs: JsonObject | None = None
 
+    timeout: float | None = None
     priority: I32 | None = None
     request_id: str | None = None
     session_id: str | None = None

@@ -1,12 +1,14 @@
-"""What a request says about itself outside of sampling: its id, its rank, its session."""
+"""What a request says about itself outside of sampling: its id, its rank, its session, its time."""
 
 import time
 
+import trio
 from msgspec import Struct
 
 from vllmfront.api.http import HttpRequest
 from vllmfront.api.openai._fields import GenerationFields
 from vllmfront.api.openai._service import ModelService
+from vllmfront.api.openai._time_limit import HEADER, seconds_of_field, seconds_of_header
 
 
 class RequestMarks(Struct, kw_only=True, frozen=True):
@@ -20,6 +22,8 @@ class RequestMarks(Struct, kw_only=True, frozen=True):
 
     data_parallel_rank: int | None
     session_id: str | None
+    deadline: float | None
+    """By Trio's clock; None: it may take as long as it wants."""
 
     @property
     def created(self) -> int:
@@ -27,9 +31,28 @@ class RequestMarks(Struct, kw_only=True, frozen=True):
 
 
 def read_marks(
-    request: HttpRequest, body: GenerationFields, service: ModelService, prefix: str
+    request: HttpRequest,
+    body: GenerationFields,
+    service: ModelService,
+    prefix: str,
+    *,
+    since: float | None = None,
 ) -> RequestMarks:
-    """Collect a request's marks. Headers beat the body; a rank that is no number is ignored."""
+    """Collect a request's marks. Headers beat the body; a rank that is no number is ignored.
+
+    Args:
+        request: The request.
+        body: What is in it.
+        service: What it is for, with an operator's time limit for requests that bring none.
+        prefix: Of its id.
+        since: When it arrived, by Trio's clock; None: just now.
+
+    Raises:
+        RequestRejected: Its time limit makes no sense.
+    """
+    deadline = _time_limit(request, body, service.options.default_timeout)
+    if deadline is not None:
+        deadline += trio.current_time() if since is None else since
     own = _text(request.header(b"x-request-id"), body.request_id)
     rank = request.header(b"x-data-parallel-rank")
     return RequestMarks(
@@ -37,7 +60,17 @@ def read_marks(
         arrival=time.time(),
         data_parallel_rank=int(rank) if rank is not None and rank.isdigit() else None,
         session_id=_text(request.header(b"x-session-id"), body.session_id),
+        deadline=deadline,
     )
+
+
+def _time_limit(
+    request: HttpRequest, body: GenerationFields, default: float | None
+) -> float | None:
+    header = request.header(HEADER)
+    if header is not None:
+        return seconds_of_header(header)
+    return default if body.timeout is None else seconds_of_field(body.timeout)
 
 
 def _text(header: bytes | None, field: str | None) -> str | None:

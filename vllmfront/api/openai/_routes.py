@@ -5,9 +5,12 @@ from collections.abc import Iterator
 import trio
 
 from vllmfront.api.http import Handler
+from vllmfront.api.metrics import InferenceMetrics
 from vllmfront.api.openai._chat import ChatCompletions
 from vllmfront.api.openai._completions import Completions
-from vllmfront.api.openai._edge import InferenceRoute
+from vllmfront.api.openai._edge import InferenceRoute, TextRoute
+from vllmfront.api.openai._ends import RequestEnds
+from vllmfront.api.openai._gate import Gate, GateLimits
 from vllmfront.api.openai._held_heads import HeldHeads
 from vllmfront.api.openai._keep_alive import KeepAlives
 from vllmfront.api.openai._offload import Offload
@@ -18,26 +21,39 @@ from vllmfront.api.openai._tokenize import Detokenize, Tokenize
 class OpenAiRoutes:
     """Handlers that serve what is in *slot*, from before a model is there."""
 
-    def __init__(self, slot: ServiceSlot, *, keep_alive_interval: float = 0.0) -> None:
+    def __init__(
+        self,
+        slot: ServiceSlot,
+        *,
+        limits: GateLimits | None = None,
+        metrics: InferenceMetrics | None = None,
+        keep_alive_interval: float = 0.0,
+    ) -> None:
         """Make the handlers.
 
         Args:
             slot: Where the model will be.
+            limits: Which requests are let in; None: all.
+            metrics: Where to count what becomes of them.
             keep_alive_interval: Seconds of silence after which streams get a comment; 0: never.
                 With another value ``serve_timers`` has to run.
         """
         offload = Offload()
+        metrics = metrics or InferenceMetrics()
+        gate, ends = Gate(limits), RequestEnds(metrics)
+        metrics.gate = gate.statistics
+        self._lag = gate.lag
         self._heads = HeldHeads()
         self._keep_alives = KeepAlives(keep_alive_interval) if keep_alive_interval > 0 else None
         self._handlers: dict[tuple[str, str], Handler] = {
             ("POST", "/v1/chat/completions"): InferenceRoute(
-                slot, ChatCompletions(slot, offload, self._heads, self._keep_alives)
+                slot, gate, ends, ChatCompletions(slot, offload, self._heads, self._keep_alives)
             ),
             ("POST", "/v1/completions"): InferenceRoute(
-                slot, Completions(slot, offload, self._heads, self._keep_alives)
+                slot, gate, ends, Completions(slot, offload, self._heads, self._keep_alives)
             ),
-            ("POST", "/tokenize"): InferenceRoute(slot, Tokenize(slot, offload)),
-            ("POST", "/detokenize"): InferenceRoute(slot, Detokenize(slot, offload)),
+            ("POST", "/tokenize"): TextRoute(slot, gate, Tokenize(slot, offload)),
+            ("POST", "/detokenize"): TextRoute(slot, gate, Detokenize(slot, offload)),
         }
 
     def __iter__(self) -> Iterator[tuple[str, str, Handler]]:
@@ -48,9 +64,10 @@ class OpenAiRoutes:
     async def serve_timers(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Keep idle streams alive, and send the heads of new ones, until cancelled."""
+        """Do for all streams what takes time, and watch the loop, until cancelled."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self._heads.serve)
+            await nursery.start(self._lag.serve)
             if self._keep_alives is not None:
                 await nursery.start(self._keep_alives.serve)
             task_status.started()

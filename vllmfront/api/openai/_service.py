@@ -53,6 +53,9 @@ class ServiceOptions:
     prompt_tokens_details: bool = False
     per_request_metrics: bool = False
     log_requests: bool = False
+    default_timeout: float | None = None
+    """Seconds from arrival to end, unless a request says otherwise."""
+
     limits: SamplingLimits = attrs.field(factory=SamplingLimits)
 
 

@@ -70,7 +70,7 @@ _NEITHER_FORM = "data did not match any variant of untagged enum TokenizeRequest
 
 
 class Tokenize:
-    """Turns a prompt or a chat into ids; an ``InferenceRoute`` stands around it."""
+    """Turns a prompt or a chat into ids; a ``TextRoute`` stands around it."""
 
     def __init__(self, slot: ServiceSlot, offload: Offload) -> None:
         self._slot = slot

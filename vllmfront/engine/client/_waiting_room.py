@@ -38,6 +38,11 @@ class WaitingRoom:
         return len(self._streams)
 
     @property
+    def streams(self) -> list[RequestStream]:
+        """Streams that have somebody in here, as a copy."""
+        return list(self._streams)
+
+    @property
     def pins(self) -> list[int | None]:
         """The ranks that somebody waits for; None stands for any."""
         return list(self._queues)
