@@ -2,13 +2,14 @@
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import attrs
 
 from vllmfront.api.edge._access import AccessControl
 from vllmfront.api.edge._cors import CorsPolicy
-from vllmfront.api.http import Handler, HttpRequest, ResponseWriter
+from vllmfront.api.http import ANSWERED, Exchange, Handler, HttpRequest, ResponseWriter
 from vllmfront.api.metrics import UNCOUNTED_PATHS, HttpMetrics
 
 UNKNOWN_HANDLER = "none"
@@ -31,25 +32,39 @@ class Edge:
     metrics: HttpMetrics
     request_id_headers: bool = False
 
-    async def __call__(self, request: HttpRequest, response: ResponseWriter) -> None:
+    def __call__(self, request: HttpRequest, response: ResponseWriter) -> Awaitable[None]:
         started = time.perf_counter()
         if self.request_id_headers:
             request_id = request.header(b"x-request-id") or secrets.token_hex(16).encode()
             response.add_headers(((b"x-request-id", request_id),))
         if not self.access.allows(request):
             response.respond(401, b'{"error":"Unauthorized"}')
-            return
+            return ANSWERED
         cors = self.cors.headers(request)
         if cors:
             response.add_headers(cors)
         if request.method == "OPTIONS":
             self._answer_options(request, response)
-            return
+            return ANSWERED
+        answering = self.handler(request, response)
+        if request.path in UNCOUNTED_PATHS:
+            return answering
+        if isinstance(answering, Exchange):
+            answering.on_end(partial(self._count, request, response, started))
+            return answering
+        return self._run(answering, request, response, started)
+
+    async def _run(
+        self,
+        answering: Awaitable[None],
+        request: HttpRequest,
+        response: ResponseWriter,
+        started: float,
+    ) -> None:
         try:
-            await self.handler(request, response)
+            await answering
         finally:
-            if request.path not in UNCOUNTED_PATHS and response.started:
-                self._count(request, response, started)
+            self._count(request, response, started)
 
     def _answer_options(self, request: HttpRequest, response: ResponseWriter) -> None:
         allow = self.allowed(request.path)
@@ -57,6 +72,8 @@ class Edge:
         response.respond(200, b"", content_type=b"", headers=headers)
 
     def _count(self, request: HttpRequest, response: ResponseWriter, started: float) -> None:
+        if not response.started:
+            return
         known = self.allowed(request.path) is not None
         handler = request.path if known else UNKNOWN_HANDLER
         seconds = response.head_time - started

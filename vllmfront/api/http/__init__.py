@@ -3,6 +3,7 @@
 from vllmfront.api.http._asgi_app import handler_as_asgi
 from vllmfront.api.http._asgi_bridge import AsgiBridge, open_asgi_bridge
 from vllmfront.api.http._config import HttpConfig, TlsConfig
+from vllmfront.api.http._exchange import ANSWERED, Exchange
 from vllmfront.api.http._limits import raise_descriptor_limit
 from vllmfront.api.http._listeners import (
     ListenConfig,
@@ -27,12 +28,14 @@ from vllmfront.api.http._router import Router
 from vllmfront.api.http._server import HttpServer, HttpStatistics, serve_http
 
 __all__ = [
+    "ANSWERED",
     "CLIENT_GONE",
     "CLIENT_STALLED",
     "SHUTDOWN",
     "AsgiApp",
     "AsgiBridge",
     "ConnectionState",
+    "Exchange",
     "Handler",
     "Headers",
     "HttpConfig",

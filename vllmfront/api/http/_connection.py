@@ -5,9 +5,11 @@ import logging
 import socket as stdlib_socket
 import ssl
 import struct
+from collections.abc import Awaitable
 
 import trio
 
+from vllmfront.api.http._exchange import ANSWERED, Exchange
 from vllmfront.api.http._intake import Intake, Phase
 from vllmfront.api.http._message import CLIENT_GONE, CLIENT_STALLED, SHUTDOWN, HttpRequest
 from vllmfront.api.http._outlet import Outlet
@@ -28,9 +30,9 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 class Connection:
     """Owns a socket, reads requests from it, and runs the handler for each.
 
-    Its task runs handlers. The server's reader calls it whenever there is something to read, and
-    so the client's leaving is seen at any moment. The first reason to end the connection early is
-    kept in ``close_cause``, and the task is cancelled.
+    Its task runs handlers, but for those that answer by calls. The server's reader calls it
+    whenever there is something to read, and so the client's leaving is seen at any moment. The
+    first reason to end the connection early is kept in ``close_cause``, and the task is cancelled.
     """
 
     def __init__(
@@ -66,6 +68,15 @@ class Connection:
         """The request in progress, until its response has left this process."""
 
         self._response: Response | None = None
+        self._exchange: Exchange | None = None
+        """What answers it without the task."""
+
+        self._pending: Awaitable[None] | None = None
+        """What the task has to await to answer it."""
+
+        self._answered = False
+        """It has been answered, and the next one may not come yet."""
+
         self._rejection: Rejection | None = None
         self._stopping = False
         """No further request is served."""
@@ -154,7 +165,7 @@ class Connection:
 
     def on_request(self, request: HttpRequest) -> None:
         self._request = request
-        self._work.wake()
+        self._begin(request)
 
     def on_rejection(self, rejection: Rejection) -> None:
         self._rejection = rejection
@@ -200,33 +211,32 @@ class Connection:
     # The task that runs handlers
 
     async def _serve_requests(self) -> None:
-        while True:
-            if self._request is not None:
-                if not await self._serve(self._request):
-                    break
-            elif self._rejection is not None:
-                self._answer_rejection(self._rejection)
-                break
-            elif self._stopping:
-                break
-            else:
-                await self._work.wait()
+        try:
+            await self._serve_each()
+        finally:
+            self._cut_exchange()
+            if self._pending is not None:  # its first checkpoint ends it, and it sees to the rest
+                await self._run(self._pending)
         if not self._abandoned:
             await self._hang_up()
 
-    async def _serve(self, request: HttpRequest) -> bool:
-        """Answer *request*; return whether another one may follow."""
-        await self._handle(request)
-        await self._outlet.wait_drained()
-        self._request = self._response = None
-        if self._stopping or self._state.draining:
-            return False
-        self._intake.release()
-        if self._intake.phase is Phase.HELD:  # pipelined: give way, as a read would
-            await trio.lowlevel.checkpoint()
-        return True
+    async def _serve_each(self) -> None:
+        while True:
+            if self._pending is not None:
+                await self._run(self._pending)
+            elif self._answered:
+                if not await self._go_on():
+                    return
+            elif self._rejection is not None:
+                self._answer_rejection(self._rejection)
+                return
+            elif self._stopping and self._request is None:
+                return
+            else:
+                await self._work.wait()
 
-    async def _handle(self, request: HttpRequest) -> None:
+    def _begin(self, request: HttpRequest) -> None:
+        """Have *request* answered: by calls where its handler can, else in the task."""
         state = self._state
         response = self._response = Response(
             self._outlet,
@@ -238,20 +248,74 @@ class Connection:
         )
         state.requests_total += 1
         state.requests_active += 1
-        returned = False
         try:
-            await state.handler(request, response)
+            answering = state.handler(request, response)
+        except Exception:
+            _LOGGER.exception("The handler of %s %s failed", request.method, request.path)
+            answering = ANSWERED
+        if isinstance(answering, Exchange):
+            self._exchange = answering
+            answering.on_end(self._on_exchange_ended)
+        else:
+            self._pending = answering
+            self._work.wake()
+
+    async def _run(self, answering: Awaitable[None]) -> None:
+        self._pending = None
+        returned = False
+        request = self._request
+        assert request is not None
+        try:
+            await answering
             returned = True
         except Exception:
             _LOGGER.exception("The handler of %s %s failed", request.method, request.path)
             returned = True
         finally:
-            state.requests_active -= 1
             if not returned:  # cancelled, if not by us, then with the whole server
                 self.cut(SHUTDOWN)
-            self._conclude(request, response)
+            self._end_request()
+
+    def _on_exchange_ended(self) -> None:
+        self._exchange = None
+        self._end_request()
+        state = self._state
+        if self._stopping or state.draining or self._outlet.unsent or self._intake.has_more:
+            self._work.wake()  # the rest takes time, or should let others have theirs
+        else:
+            self._release()
+
+    def _cut_exchange(self) -> None:
+        if self._exchange is not None:
+            self.cut(SHUTDOWN)  # if nobody has said why yet, then the whole server ends
+            self._exchange.cut()
+
+    def _end_request(self) -> None:
+        """Take note that the handler is done with the request."""
+        request, response = self._request, self._response
+        assert request is not None
+        assert response is not None
+        self._answered = True
+        self._state.requests_active -= 1
+        self._conclude(request, response)
         if not response.reuse:
             self._stopping = True
+
+    def _release(self) -> None:
+        self._answered = False
+        self._request = self._response = None
+        self._intake.release()
+
+    async def _go_on(self) -> bool:
+        """See the answer off; return whether another request may follow."""
+        await self._outlet.wait_drained()
+        if self._stopping or self._state.draining:
+            self._request = self._response = None
+            return False
+        self._release()
+        if self._intake.phase is Phase.HELD:  # pipelined: give way, as a read would
+            await trio.lowlevel.checkpoint()
+        return True
 
     def _conclude(self, request: HttpRequest, response: Response) -> None:
         """See to it that the client got a whole response, or can tell that it did not."""

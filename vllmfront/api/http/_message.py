@@ -126,9 +126,10 @@ class ResponseWriter(Protocol):
 class Handler(Protocol):
     """Answers one request through *response*.
 
-    Runs in the connection's task. When the client leaves, the handler is cancelled at its
-    next checkpoint. It answers every ``Exception`` itself; one that escapes becomes a 500, or
-    cuts the connection when the head is out.
+    The call itself comes from the server's reader and must not take long; what it returns is
+    awaited in the connection's task, unless it is an ``Exchange``. When the client leaves, that is
+    cancelled at its next checkpoint, or cut. A handler answers every ``Exception`` itself; one that
+    escapes becomes a 500, or cuts the connection when the head is out.
     """
 
     def __call__(self, request: HttpRequest, response: ResponseWriter, /) -> Awaitable[None]: ...
