@@ -149,6 +149,19 @@ class ManagedProcess:
         return self._link.descriptors
 
     @property
+    def handle(self) -> ProcessHandle:
+        """What another generation needs if this one dies; ``hand_over`` leaves it the process."""
+        control, reports = self._link.descriptors
+        return ProcessHandle(
+            pid=self.pid,
+            reaper=self._reaper,
+            control=control,
+            reports=reports,
+            unread=self._link.unread,
+            token=self._token,
+        )
+
+    @property
     def handed_over(self) -> bool:
         """Whether it is another generation that supervises the process."""
         return self._link.paused
@@ -167,15 +180,7 @@ class ManagedProcess:
         if self._exit is not None:
             raise ProcessEnded(f"process {self.pid} {self._exit.describe()}")
         self._link.pause()
-        control, reports = self._link.descriptors
-        return ProcessHandle(
-            pid=self.pid,
-            reaper=self._reaper,
-            control=control,
-            reports=reports,
-            unread=self._link.unread,
-            token=self._token,
-        )
+        return self.handle
 
     def take_back(self) -> None:
         """Supervise the process again, because the one that should have has failed."""

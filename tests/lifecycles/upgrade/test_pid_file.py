@@ -1,0 +1,81 @@
+"""The pid file says who serves, and only while he does."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vllmfront.errors import ConfigurationError
+from vllmfront.lifecycles.upgrade import check_free, open_pid_file
+from vllmfront.lifecycles.upgrade._pid_file import read_pid
+
+HOLD = """
+import sys, pathlib
+from vllmfront.lifecycles.upgrade._pid_file import PidFile
+PidFile(pathlib.Path(sys.argv[1])).write()
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_file_names_the_process_for_the_block(tmp_path: Path) -> None:
+    path = tmp_path / "pid"
+    with open_pid_file(path) as file:
+        assert file is not None
+        assert read_pid(path) is None
+        file.write()
+        assert path.read_text() == f"{os.getpid()}\n"
+        assert read_pid(path) == os.getpid()
+        with pytest.raises(ConfigurationError, match=f"process {os.getpid()} is serving"):
+            check_free(path)
+
+    assert list(tmp_path.iterdir()) == []
+    check_free(path)
+
+
+def test_a_generation_that_leaves_spares_the_file_of_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "pid"
+    with open_pid_file(path) as new:
+        assert new is not None
+        with open_pid_file(path) as old:
+            assert old is not None
+            old.write()
+            new.write()
+
+        assert read_pid(path) == os.getpid()
+        new.write()
+        assert read_pid(path) == os.getpid()
+    assert not path.exists()
+
+
+def test_a_killed_process_does_not_serve(tmp_path: Path) -> None:
+    path = tmp_path / "pid"
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        assert read_pid(path) == holder.pid
+        holder.kill()
+        holder.wait()
+
+        assert path.exists()
+        assert read_pid(path) is None
+
+
+def test_without_a_pid_file_there_is_nothing_to_do() -> None:
+    with open_pid_file(None) as file:
+        assert file is None
+
+
+def test_an_unusable_path_is_named(tmp_path: Path) -> None:
+    with (
+        open_pid_file(tmp_path / "missing" / "pid") as file,
+        pytest.raises(ConfigurationError, match="cannot write the pid file"),
+    ):
+        assert file is not None
+        file.write()
+    with pytest.raises(ConfigurationError, match="cannot read the pid file"):
+        read_pid(tmp_path / ("x" * 300))

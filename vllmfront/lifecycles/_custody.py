@@ -1,0 +1,70 @@
+"""Whose the managed engine's process is: a new process of ours may supervise it after us."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import trio
+
+from vllmfront.supervisor import (
+    ManagedProcess,
+    ProcessHandle,
+    ProcessSpec,
+    adopt_process,
+    open_process,
+)
+
+
+class EngineCustody:
+    """The managed engine's present process, for those that start it and those that pass it on."""
+
+    def __init__(self, inherited: ProcessHandle | None = None) -> None:
+        self.process: ManagedProcess | None = None
+        """None where it has ended, or was never started."""
+
+        self._inherited = inherited
+        self._ours = trio.Event()
+        self._ours.set()
+
+    def __repr__(self) -> str:
+        return f"<EngineCustody {self.process!r}>"
+
+    @asynccontextmanager
+    async def open(self, spec: ProcessSpec) -> AsyncGenerator[ManagedProcess]:
+        """Run the process that *spec* tells, or the one that came down to us, for the block.
+
+        Raises:
+            StartupFailed: The program cannot be run.
+        """
+        inherited, self._inherited = self._inherited, None
+        opened = (
+            open_process(spec)
+            if inherited is None
+            else adopt_process(inherited, stop_budget=spec.stop_budget)
+        )
+        async with opened as process:
+            self.process = process
+            try:
+                yield process
+            finally:
+                self.process = None
+
+    def hand_over(self) -> None:
+        """Leave the process to another generation, which has its descriptors."""
+        self._ours = trio.Event()
+        if self.process is not None:
+            self.process.hand_over()
+
+    def take_back(self) -> None:
+        """Supervise the process again; does nothing where it is ours."""
+        if self.process is not None:
+            self.process.take_back()
+        self._ours.set()
+
+    @property
+    def ours(self) -> bool:
+        """Whether what becomes of the process is our business."""
+        return self._ours.is_set()
+
+    async def wait_ours(self) -> None:
+        """Return once what becomes of the process is our business."""
+        await self._ours.wait()

@@ -1,0 +1,112 @@
+"""What one generation passes on to the next, and its form on the line between them.
+
+Counters and gauges are not part of it: they begin at zero in each generation, as after a restart.
+"""
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from vllmfront.engine import EngineLegacy, Inheritance
+from vllmfront.engine.wire import decode_registration, encode_registration
+from vllmfront.errors import ProtocolError
+from vllmfront.lifecycles.upgrade._channel import ChannelBroken, Message
+from vllmfront.supervisor import ProcessHandle
+
+VERSION = 1
+"""Of the form below; generations that differ in it cannot follow each other."""
+
+
+@attrs.frozen(kw_only=True)
+class HeldListener:
+    """A socket that HTTP clients connect to."""
+
+    descriptor: int
+    name: str
+    unlink: tuple[str, int, int] | None = None
+    """A Unix socket's path, and the device and inode that make it ours."""
+
+
+@attrs.frozen(kw_only=True)
+class Estate:
+    """Everything that outlives a generation; descriptors are numbers in this process."""
+
+    listeners: Sequence[HeldListener]
+    engines: Inheritance
+    process: ProcessHandle | None = None
+    """Of the managed engine."""
+
+    @property
+    def descriptors(self) -> list[int]:
+        """All of them: HTTP's, the engines', the process's."""
+        own = [each.descriptor for each in self.listeners]
+        pipes = [] if self.process is None else [self.process.control, self.process.reports]
+        return [*own, *self.engines.descriptors, *pipes]
+
+
+def encode_estate(estate: Estate) -> Mapping[str, Any]:
+    """Return the fields of the message that carries *estate*, beside its descriptors."""
+    legacy, process = estate.engines.legacy, estate.process
+    return {
+        "version": VERSION,
+        "listeners": [{"name": each.name, "unlink": each.unlink} for each in estate.listeners],
+        "slot": legacy.slot,
+        "registrations": {
+            str(rank): base64.b64encode(encode_registration(registration)).decode()
+            for rank, registration in legacy.registrations.items()
+        },
+        "lost": {str(rank): reason for rank, reason in legacy.lost.items()},
+        "process": None if process is None else attrs.asdict(process),
+    }
+
+
+def decode_estate(message: Message) -> Estate:
+    """Read what another generation passes on.
+
+    Raises:
+        ChannelBroken: It is in another form.
+    """
+    fields = message.fields
+    if fields.get("version") != VERSION:
+        raise ChannelBroken(
+            f"the running process passes its sockets on in form {fields.get('version')!r}, this "
+            f"one takes them in form {VERSION}: restart instead"
+        )
+    try:
+        return _decode(fields, message.descriptors)
+    except (KeyError, TypeError, ValueError, AttributeError, ProtocolError) as error:
+        raise ChannelBroken(
+            f"the running process passes on what makes no sense: {error}"
+        ) from error
+
+
+def _decode(fields: Mapping[str, Any], descriptors: Sequence[int]) -> Estate:
+    count = len(fields["listeners"])
+    own, others = descriptors[:count], list(descriptors[count:])
+    process = None
+    if fields["process"] is not None:
+        pipes = dict(zip(("control", "reports"), others[-2:], strict=True))
+        process = ProcessHandle(**{**fields["process"], **pipes})
+        others = others[:-2]
+    legacy = EngineLegacy(
+        slot=fields["slot"],
+        registrations={
+            int(rank): decode_registration(base64.b64decode(data))
+            for rank, data in fields["registrations"].items()
+        },
+        lost={int(rank): reason for rank, reason in fields["lost"].items()},
+    )
+    return Estate(
+        listeners=[
+            HeldListener(
+                descriptor=fd,
+                name=each["name"],
+                unlink=None if each["unlink"] is None else tuple(each["unlink"]),
+            )
+            for fd, each in zip(own, fields["listeners"], strict=True)
+        ],
+        engines=Inheritance(descriptors=others, legacy=legacy),
+        process=process,
+    )

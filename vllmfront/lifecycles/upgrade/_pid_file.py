@@ -1,0 +1,108 @@
+"""The file that says which process serves, locked for as long as it does.
+
+The lock tells a process that serves from one that was killed: a number alone may belong to
+anybody by now, and a signal that it does not expect would end it.
+"""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from vllmfront.errors import ConfigurationError
+
+
+class PidFile:
+    """Our entry in a pid file; closed by leaving the block of ``open_pid_file``."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = -1
+
+    def write(self) -> None:
+        """Put our process id there, in place of another generation's.
+
+        Raises:
+            ConfigurationError: The file cannot be written.
+        """
+        fresh = self.path.with_name(f"{self.path.name}.{os.getpid()}")
+        try:
+            file = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            # Nobody else knows this file yet, so the lock is free.
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.write(file, b"%d\n" % os.getpid())
+            fresh.replace(self.path)
+        except OSError as error:
+            message = f"cannot write the pid file {self.path}: {error.strerror}"
+            raise ConfigurationError(message) from error
+        self._close()
+        self._file = file
+
+    def remove(self) -> None:
+        """Remove the file, unless another generation has replaced it; may be called again."""
+        if self._file < 0:
+            return
+        with contextlib.suppress(OSError):
+            own, there = os.fstat(self._file), self.path.stat()
+            if (own.st_dev, own.st_ino) == (there.st_dev, there.st_ino):
+                self.path.unlink()
+        self._close()
+
+    def _close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+@contextmanager
+def open_pid_file(path: Path | None) -> Iterator[PidFile | None]:
+    """Hold a pid file for the block, to be written when it is time; None: there is none.
+
+    The path should be absolute.
+    """
+    if path is None:
+        yield None
+        return
+    file = PidFile(path)
+    try:
+        yield file
+    finally:
+        file.remove()
+
+
+def check_free(path: Path) -> None:
+    """Make sure that no living process has the pid file at *path*.
+
+    Raises:
+        ConfigurationError: One has.
+    """
+    pid = read_pid(path)
+    if pid is not None:
+        raise ConfigurationError(f"process {pid} is serving with the pid file {path}")
+
+
+def read_pid(path: Path) -> int | None:
+    """Return which process serves, by the pid file at *path*; None: none does.
+
+    Raises:
+        ConfigurationError: The file cannot be read, or is something else.
+    """
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigurationError(f"cannot read the pid file {path}: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            text = os.read(file, 32)
+            if not text.strip().isdigit():
+                raise ConfigurationError(f"{path} is no pid file of ours") from None
+            return int(text)
+        return None
+    finally:
+        os.close(file)

@@ -1,0 +1,148 @@
+"""The running generation, as the one that is to follow it sees it."""
+
+import logging
+import os
+import socket
+from collections.abc import AsyncGenerator, Callable, Mapping, MutableMapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import trio
+
+from vllmfront.errors import ConfigurationError, VllmFrontError
+from vllmfront.lifecycles.upgrade._channel import Channel, Message
+from vllmfront.lifecycles.upgrade._estate import Estate, decode_estate
+from vllmfront.lifecycles.upgrade._words import CHANNEL_VARIABLE, Word
+from vllmfront.supervisor import Shutdown
+
+_LOGGER = logging.getLogger(__name__)
+
+_LAST_WORD_BUDGET = 1.0
+"""Seconds for telling the running generation why we give up."""
+
+
+class Predecessor:
+    """The generation before us; opened by ``open_predecessor``."""
+
+    def __init__(self, channel: Channel, message: Message) -> None:
+        """Take note of what comes down to us.
+
+        Raises:
+            ChannelBroken: It is in another form.
+        """
+        self.gone = trio.Event()
+        """Set when its process has ended."""
+
+        self.pid = int(message.fields.get("pid", 0))
+        self._channel = channel
+        self._estate = decode_estate(message)
+        self._message = message
+        self._serving = False
+
+    def __repr__(self) -> str:
+        return f"<Predecessor pid={self.pid}{' gone' * self.gone.is_set()}>"
+
+    async def take_over(self) -> Estate:
+        """Say that we are prepared; return what is ours when the other one has stepped aside.
+
+        Should it die instead, everything is ours at once.
+
+        Raises:
+            ChannelBroken: It says something else.
+        """
+        await self._say(Word.PREPARED)
+        message = None if self.gone.is_set() else await self._channel.receive()
+        if message is None:
+            self._note_end()
+            return self._estate
+        estate = decode_estate(message)
+        self._message.close()
+        return estate
+
+    async def say_serving(self) -> None:
+        """Say that clients are served here from now on."""
+        self._serving = True
+        await self._say(Word.SERVING)
+
+    async def serve(self, shutdown: Shutdown, alone: Callable[[], None]) -> None:
+        """Tell it when we are told to stop, and call *alone* once it has gone; then return."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._pass_on, shutdown)
+            while not self.gone.is_set() and await self._channel.receive() is not None:
+                pass
+            self._note_end()
+            alone()
+            nursery.cancel_scope.cancel(reason="the generation before us is gone")
+
+    async def _pass_on(self, shutdown: Shutdown) -> None:
+        for event in (shutdown.requested, shutdown.hurried):
+            await event.wait()
+            await self._say(Word.STOPPING)
+
+    async def give_up(self, reason: str) -> None:
+        """Say why we cannot follow, unless we do already."""
+        if self._serving:
+            return
+        with trio.move_on_after(_LAST_WORD_BUDGET, shield=True):
+            await self._say(Word.FAILED, reason=reason)
+
+    async def _say(self, word: Word, **fields: Any) -> None:
+        try:
+            await self._channel.send({"word": word, **fields})
+        except trio.BrokenResourceError:
+            self._note_end()
+
+    def _note_end(self) -> None:
+        if not self.gone.is_set():
+            self.gone.set()
+            _LOGGER.info("process %d, which served before this one, is gone", self.pid)
+
+
+@asynccontextmanager
+async def open_predecessor(
+    environ: MutableMapping[str, str],
+) -> AsyncGenerator[Predecessor | None]:
+    """Meet the generation that started us, if one did; why the block fails is told to it.
+
+    Raises:
+        ConfigurationError: The environment names a line that is none.
+        ChannelBroken: What comes down to us is in another form.
+    """
+    channel = _take_channel(environ)
+    if channel is None:
+        yield None
+        return
+    with channel:
+        message = await channel.receive()
+        if message is None:
+            raise ConfigurationError("the process that started this one to follow it is gone")
+        predecessor: Predecessor | None = None
+        try:
+            predecessor = Predecessor(channel, message)
+            yield predecessor
+        except (VllmFrontError, ExceptionGroup) as error:
+            with suppress(trio.BrokenResourceError):
+                if predecessor is not None:
+                    await predecessor.give_up(str(error))
+                else:
+                    with trio.move_on_after(_LAST_WORD_BUDGET, shield=True):
+                        await channel.send({"word": Word.FAILED, "reason": str(error)})
+            raise
+
+
+def _take_channel(environ: MutableMapping[str, str]) -> Channel | None:
+    text = environ.pop(CHANNEL_VARIABLE, "")
+    if not text:
+        return None
+    try:
+        fd = int(text)
+        os.set_inheritable(fd, False)  # noqa: FBT003 - takes no keyword
+        sock = socket.socket(fileno=fd)
+    except (ValueError, OSError) as error:
+        raise ConfigurationError(f"{CHANNEL_VARIABLE} is {text!r}, no open socket") from error
+    return Channel(sock)
+
+
+def is_successor(environ: Mapping[str, str]) -> bool:
+    """Tell whether a running generation has started us."""
+    return bool(environ.get(CHANNEL_VARIABLE))

@@ -1,0 +1,133 @@
+"""The process of the next generation, as the running one starts it and speaks with it."""
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+
+import attrs
+import trio
+
+from vllmfront.errors import VllmFrontError
+from vllmfront.lifecycles.upgrade._channel import Channel, ChannelBroken
+from vllmfront.lifecycles.upgrade._estate import Estate, encode_estate
+from vllmfront.lifecycles.upgrade._words import CHANNEL_VARIABLE, Word
+
+_NOT_FOR_SUCCESSORS = ("LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "WATCHDOG_PID")
+"""Variables of a service manager that are about the process that it has started itself."""
+
+_EXIT_BUDGET = 1.0
+"""Seconds from the end of the line to the end of the process, which tells more."""
+
+
+class UpgradeFailed(VllmFrontError):
+    """Raised when no new generation has come up; the running one goes on."""
+
+
+def own_command() -> Sequence[str]:
+    """Return what starts this program anew: what is installed by now, with the same arguments."""
+    return [sys.executable, *sys.orig_argv[1:]]
+
+
+@attrs.frozen
+class Successor:
+    """A new generation that is coming up, or has."""
+
+    process: trio.Process
+    channel: Channel
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    async def send(self, word: Word, estate: Estate) -> None:
+        """Say *word*, with what it is about.
+
+        Raises:
+            UpgradeFailed: Nobody hears it any more.
+        """
+        fields = {"word": word, "pid": os.getpid(), **encode_estate(estate)}
+        try:
+            await self.channel.send(fields, estate.descriptors)
+        except trio.BrokenResourceError:
+            raise await self._gone() from None
+
+    async def expect(self, word: Word, budget: float, doing: str) -> None:
+        """Return once the new generation says *word*.
+
+        Args:
+            word: What it should say next.
+            budget: Seconds that it may take.
+            doing: What it does meanwhile, for the error.
+
+        Raises:
+            UpgradeFailed: It says something else, nothing, or is gone.
+        """
+        with trio.move_on_after(budget):
+            said = await self.listen()
+            if said is None:
+                raise await self._gone()
+            if said[0] is not word:
+                raise UpgradeFailed(f"process {self.pid} gave up: {said[1] or said[0]}")
+            return
+        raise UpgradeFailed(f"process {self.pid} was silent for {budget:g} s, {doing}")
+
+    async def listen(self) -> tuple[Word, str] | None:
+        """Return what the new generation says next, with its reason; None: it is gone.
+
+        Raises:
+            UpgradeFailed: It makes no sense.
+        """
+        try:
+            message = await self.channel.receive()
+            if message is None:
+                return None
+            return Word(message.fields["word"]), str(message.fields.get("reason", ""))
+        except (ChannelBroken, ValueError, KeyError) as error:
+            raise UpgradeFailed(f"process {self.pid} makes no sense: {error}") from error
+
+    async def kill(self) -> None:
+        """End the process now."""
+        with suppress(ProcessLookupError):
+            self.process.kill()
+        await self.process.wait()
+
+    async def _gone(self) -> UpgradeFailed:
+        with trio.move_on_after(_EXIT_BUDGET):
+            status = await self.process.wait()
+            if status < 0:
+                name = signal.Signals(-status).name
+                return UpgradeFailed(f"process {self.pid} was killed by {name}")
+            return UpgradeFailed(
+                f"process {self.pid} ended with status {status}; its log tells why"
+            )
+        return UpgradeFailed(f"process {self.pid} has hung up; its log tells why")
+
+
+@asynccontextmanager
+async def open_successor(
+    command: Sequence[str], environ: Mapping[str, str]
+) -> AsyncGenerator[Successor]:
+    """Start a new generation; it outlives the block unless it is killed in it.
+
+    Raises:
+        UpgradeFailed: It cannot be started.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with Channel(ours) as channel:
+        try:
+            process = await trio.lowlevel.open_process(
+                command,
+                pass_fds=[theirs.fileno()],
+                env={
+                    **{name: environ[name] for name in environ if name not in _NOT_FOR_SUCCESSORS},
+                    CHANNEL_VARIABLE: str(theirs.fileno()),
+                },
+            )
+        except OSError as error:
+            raise UpgradeFailed(f"cannot run {command[0]}: {error.strerror}") from error
+        finally:
+            theirs.close()
+        yield Successor(process, channel)
