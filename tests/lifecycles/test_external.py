@@ -132,7 +132,7 @@ async def test_a_model_that_is_not_there_ends_the_start_up() -> None:
     async with serving(config(model=ModelConfig(model="/does/not/exist"))) as frontend:
         await frontend.ended.wait()
 
-    assert str(frontend.error) == "model failed"
+    assert str(frontend.error) == "model failed at the first start"
     assert isinstance(frontend.error.__cause__ if frontend.error else None, ConfigurationError)
 
 
@@ -164,7 +164,7 @@ async def test_a_certificate_that_is_not_there_ends_the_start_up() -> None:
     async with serving(config(server=ServerConfig(tls=tls))) as frontend:
         await frontend.ended.wait()
 
-    assert str(frontend.error) == "api failed"
+    assert str(frontend.error) == "api failed at the first start"
     assert "/does/not/exist" in str(frontend.error.__cause__ if frontend.error else None)
 
 

@@ -70,7 +70,7 @@ async def test_it_runs_its_engine_and_stops_it(
         assert frontend.serving is not None
         port = str(frontend.serving.handshake_address).rpartition(":")[2]
         answer = await frontend.generate(max_tokens=3)
-        assert len(files_in(socket_folder)) == 2
+        assert len(files_in(socket_folder)) == 4
         assert len(commanded(f"tcp://127.0.0.1:{port}")) == 1
 
     assert answer.json()["usage"]["completion_tokens"] == 3

@@ -63,7 +63,7 @@ def test_an_operators_template_is_a_file_or_a_template(tmp_path: Path) -> None:
         _operators_template("nothing.jinja")
 
 
-def test_a_slot_that_is_empty_or_closed_says_why() -> None:
+async def test_a_slot_that_is_empty_or_closed_says_why() -> None:
     slot = DrainingSlot()
     with pytest.raises(Exception, match="LOADING"):
         slot.require()

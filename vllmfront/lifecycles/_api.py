@@ -27,7 +27,7 @@ from vllmfront.lifecycles._config import ServeConfig, ServerConfig
 from vllmfront.lifecycles._facts import Facts
 from vllmfront.lifecycles._model import DrainingSlot
 from vllmfront.lifecycles._one_error import one_error
-from vllmfront.supervisor import Reloads, Shutdown, wait_any
+from vllmfront.supervisor import Reloads, Shutdown, SupervisorSnapshot, wait_any
 
 FLUSH_BUDGET = 1.0
 """Seconds for last frames and refusals to reach clients that read."""
@@ -47,6 +47,9 @@ class ApiServer:
 
     refuse: Callable[[], None]
     """Called when nobody will answer any more: whoever owns the listeners closes them."""
+
+    tree: Callable[[], SupervisorSnapshot]
+    """Shows the supervisor above."""
 
     async def run(
         self, stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -79,7 +82,14 @@ class ApiServer:
     ) -> AsyncGenerator[tuple[Handler, OpenAiRoutes]]:
         """Put all routes behind one handler."""
         server = self.config.server
-        facts = Facts(config=self.config, client=self.client, slot=self.slot)
+        facts = Facts(
+            config=self.config,
+            client=self.client,
+            slot=self.slot,
+            shutdown=self.shutdown,
+            tree=self.tree,
+            started=trio.current_time(),
+        )
         requests = self.config.requests
         routes = OpenAiRoutes(
             self.slot,

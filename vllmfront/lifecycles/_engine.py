@@ -25,6 +25,9 @@ _LOGGER = logging.getLogger(__name__)
 STOP_BUDGET = 5.0
 """Seconds from SIGTERM to SIGKILL, as the reference: its requests have ended before."""
 
+REAP_BUDGET = 5.0
+"""Seconds for a killed process tree to be gone and reported."""
+
 _LINGER = 10.0
 """Seconds that a process may outlive its engine, to find out itself and say its last words.
 

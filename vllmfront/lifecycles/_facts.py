@@ -1,12 +1,19 @@
 """What the server tells operators about itself."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
+import trio
 
-from vllmfront.engine import EngineClient, EngineState, MetricsSnapshot
+from vllmfront.api.routes import HealthReport, SupervisionReport
+from vllmfront.engine import ClientSnapshot, EngineClient, MetricsSnapshot
 from vllmfront.lifecycles._config import ServeConfig
+from vllmfront.lifecycles._health import Draining, assess
 from vllmfront.lifecycles._model import DrainingSlot, served_names
+from vllmfront.supervisor import Shutdown, SupervisorSnapshot
+
+ENGINE = "engine"
+"""The child that supervises the managed engine."""
 
 
 @attrs.frozen(kw_only=True)
@@ -16,12 +23,36 @@ class Facts:
     config: ServeConfig
     client: EngineClient
     slot: DrainingSlot
+    shutdown: Shutdown
+    tree: Callable[[], SupervisorSnapshot]
+    started: float
+    """When the server started, by the event loop's clock."""
 
-    @property
-    def healthy(self) -> bool:
-        """Whether a request would be served now."""
-        loaded = self.slot.filled and not self.slot.closed
-        return loaded and self.client.state is EngineState.READY
+    def health(self) -> HealthReport:
+        """Sum up what a request sent now may expect."""
+        return self._health(self.client.snapshot(), self.tree())
+
+    def supervision(self) -> SupervisionReport:
+        """Show what runs inside."""
+        engines, tree = self.client.snapshot(), self.tree()
+        return SupervisionReport(health=self._health(engines, tree), tree=tree, engines=engines)
+
+    def _health(self, engines: ClientSnapshot, tree: SupervisorSnapshot) -> HealthReport:
+        below = (child.tree for child in tree.children if child.name == ENGINE)
+        return assess(
+            engines,
+            now=trio.current_time(),
+            started=self.started,
+            loaded=self.slot.filled,
+            draining=self._draining(),
+            next_try=next((each.next_try for each in below if each is not None), None),
+        )
+
+    def _draining(self) -> Draining | None:
+        since = self.slot.closed_at
+        if since is None:
+            return None
+        return Draining(reason=self.shutdown.reason or "a part of it has failed", since=since)
 
     @property
     def served_model_names(self) -> Sequence[str]:

@@ -34,8 +34,9 @@ class DrainingSlot(ServiceSlot):
 
     def __init__(self) -> None:
         super().__init__()
-        self.closed = False
         self.filled = False
+        self.closed_at: float | None = None
+        """When it was closed, by the event loop's clock."""
 
     def put(self, service: ModelService) -> None:
         super().put(service)
@@ -43,10 +44,11 @@ class DrainingSlot(ServiceSlot):
 
     def close(self) -> None:
         """Refuse every request from now on."""
-        self.closed = True
+        if self.closed_at is None:
+            self.closed_at = trio.current_time()
 
     def require(self) -> ModelService:
-        if self.closed:
+        if self.closed_at is not None:
             raise shutting_down()
         return super().require()
 

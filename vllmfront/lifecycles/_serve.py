@@ -4,11 +4,7 @@
 
     main            owns listeners, signals, the one shutdown deadline
     └─ link         the engine client: sockets, handshake, reader; engines come and go on it
-       └─ root      one_for_one; no restarts yet: the first failure ends the program
-          ├─ engine     the managed engine's process; absent where engines are external
-          ├─ model      loads the files, once
-          ├─ api        up at once, answers 503 until engine and model are there
-          └─ stats      the periodic line
+       └─ root      the tree of children, see ``_tree.py``
 """
 
 import logging
@@ -22,25 +18,15 @@ from vllmfront.api.http import ListenConfig as HttpListenConfig
 from vllmfront.api.http import Listener, open_listeners
 from vllmfront.engine import EngineClient, EngineClientConfig, open_engine_client
 from vllmfront.engine.transport import remove_stale_sockets
-from vllmfront.environment import positive_number, switch
-from vllmfront.lifecycles._api import FLUSH_BUDGET, ApiServer
+from vllmfront.environment import switch
+from vllmfront.lifecycles._api import FLUSH_BUDGET
 from vllmfront.lifecycles._config import ListenConfig, ServeConfig
-from vllmfront.lifecycles._engine import STOP_BUDGET, ManagedEngine
-from vllmfront.lifecycles._model import DrainingSlot, ModelLoader
-from vllmfront.lifecycles._service import Service, ServiceReport, open_service
-from vllmfront.lifecycles._stats import DEFAULT_INTERVAL, StatsLog
-from vllmfront.supervisor import (
-    ChildSpec,
-    Restart,
-    RestartPolicy,
-    Shutdown,
-    Supervisor,
-)
+from vllmfront.lifecycles._engine import REAP_BUDGET, STOP_BUDGET
+from vllmfront.lifecycles._service import open_service
+from vllmfront.lifecycles._tree import Parts, plan_tree
+from vllmfront.supervisor import Shutdown
 
 _LOGGER = logging.getLogger(__name__)
-
-_REAP_BUDGET = 5.0
-"""Seconds for a killed process tree to be gone and reported."""
 
 
 @attrs.frozen(kw_only=True)
@@ -71,7 +57,7 @@ async def serve(  # noqa: ASYNC128 (the child that listens calls it)
     """
     config.check()
     shutdown = Shutdown(
-        budget=config.server.shutdown_timeout, margin=FLUSH_BUDGET + STOP_BUDGET + _REAP_BUDGET
+        budget=config.server.shutdown_timeout, margin=FLUSH_BUDGET + STOP_BUDGET + REAP_BUDGET
     )
     await trio.to_thread.run_sync(remove_stale_sockets)
     async with (
@@ -80,11 +66,15 @@ async def serve(  # noqa: ASYNC128 (the child that listens calls it)
         open_engine_client(_client_config(config)) as client,
     ):
         _announce(config, ears, client)
-        root = Supervisor(
-            "root",
-            _children(config, ears, client, shutdown, service=service, on_loaded=on_loaded),
-            RestartPolicy(intensity=0),
-            shutdown=shutdown,
+        root = plan_tree(
+            Parts(
+                config=config,
+                listeners=ears,
+                client=client,
+                shutdown=shutdown,
+                service=service,
+                on_loaded=on_loaded,
+            )
         )
         serving = Serving(listeners=ears, handshake_address=client.handshake_address)
         await root.run(shutdown.requested, task_status=_Readiness(task_status, serving))
@@ -101,77 +91,6 @@ class _Readiness:
     def started(self, value: None = None) -> None:
         del value
         self._task_status.started(self._serving)
-
-
-def _children(
-    config: ServeConfig,
-    listeners: list[Listener],
-    client: EngineClient,
-    shutdown: Shutdown,
-    *,
-    service: Service,
-    on_loaded: Callable[[], None],
-) -> list[ChildSpec]:
-    """List the children in the order of their start; they stop in reverse."""
-    slot = DrainingSlot()
-    loaded = trio.Event()
-
-    def note_loaded() -> None:
-        loaded.set()
-        on_loaded()
-
-    def refuse() -> None:
-        for listener in listeners:
-            listener.close()
-
-    api = ApiServer(
-        config=config,
-        listeners=listeners,
-        client=client,
-        slot=slot,
-        shutdown=shutdown,
-        reloads=service.reloads,
-        refuse=refuse,
-    )
-    loader = ModelLoader(config=config, client=client, slot=slot, on_loaded=note_loaded)
-    children = [
-        ChildSpec(
-            name="model",
-            run=loader.run,
-            restart=Restart.TRANSIENT,
-        ),
-        ChildSpec(
-            name="api",
-            run=api.run,
-            stop_budget=config.server.shutdown_timeout + 2 * FLUSH_BUDGET,
-        ),
-    ]
-    if config.engine.managed:
-        engine = ManagedEngine(
-            model=config.model.model,
-            config=config.engine,
-            client=client,
-            shutdown=shutdown,
-            socket_files=[each.unlink[0] for each in listeners if each.unlink is not None],
-        )
-        spec = ChildSpec(name="engine", run=engine.run, stop_budget=STOP_BUDGET + _REAP_BUDGET)
-        children.insert(0, spec)
-    if config.server.log_stats:
-        stats = StatsLog(
-            client=client,
-            interval=positive_number(os.environ, "VLLM_LOG_STATS_INTERVAL", DEFAULT_INTERVAL),
-        )
-        children.append(ChildSpec(name="stats", run=stats.run, restart=Restart.TRANSIENT))
-    if service.notifier.enabled:
-        report = ServiceReport(
-            notifier=service.notifier,
-            wait_state=client.wait_state,
-            loaded=loaded,
-            shutdown=shutdown,
-            describe=lambda: f"engine {client.state.value}",
-        )
-        children.append(ChildSpec(name="service-report", run=report.run))
-    return children
 
 
 def _listen_config(listen: ListenConfig) -> HttpListenConfig:

@@ -1,20 +1,33 @@
 import attrs
-import pytest
 
+from tests.api.routes.test_supervision import ENGINES, tree
 from vllmfront import __version__
 from vllmfront.api.metrics import HttpMetrics
-from vllmfront.api.routes import build_operator_app
+from vllmfront.api.routes import (
+    HealthReport,
+    ServingState,
+    SupervisionReport,
+    build_operator_app,
+)
 from vllmfront.engine.metrics import EngineMetrics, MetricsSnapshot
+
+READY = HealthReport(state=ServingState.READY, reason="because", since=0.0)
 
 
 @attrs.define
 class Facts:
-    healthy: bool = True
+    report: HealthReport = READY
     served_model_names: tuple[str, ...] = ("first", "second")
     model_root: str = "some/model"
     max_model_len: int | None = 1024
     engine_version: str | None = "0.33.0"
     load: int = 3
+
+    def health(self) -> HealthReport:
+        return self.report
+
+    def supervision(self) -> SupervisionReport:
+        return SupervisionReport(health=self.report, tree=tree("root"), engines=ENGINES)
 
     def metrics(self) -> MetricsSnapshot:
         return EngineMetrics().snapshot()
@@ -26,12 +39,6 @@ async def ask(method: str, path: str, facts: Facts | None = None) -> tuple[int, 
     body = await response.get_data(as_text=False)
     assert isinstance(body, bytes)
     return response.status_code, body, response.headers.get("allow", "")
-
-
-@pytest.mark.parametrize("path", ["/health", "/ping"])
-async def test_probes_have_no_body(path: str) -> None:
-    assert await ask("GET", path) == (200, b"", "")
-    assert await ask("GET", path, Facts(healthy=False)) == (503, b"", "")
 
 
 async def test_each_served_name_is_a_model() -> None:
@@ -49,9 +56,16 @@ async def test_both_versions_are_told() -> None:
     assert (await ask("GET", "/load"))[1] == b'{"server_load":3}'
 
 
+async def test_the_inside_is_shown() -> None:
+    status, body, _ = await ask("GET", "/supervisor")
+
+    assert status == 200
+    assert b'"tree":{"name":"root","state":"ready",' in body
+
+
 async def test_unknown_paths_and_methods_have_no_body() -> None:
     assert await ask("GET", "/nope") == (404, b"", "")
-    assert await ask("PUT", "/health") == (405, b"", "GET,HEAD")
+    assert await ask("PUT", "/load") == (405, b"", "GET,HEAD")
     assert await ask("POST", "/metrics") == (405, b"", "GET,HEAD")
 
 

@@ -8,7 +8,12 @@ from vllmfront.api.http import HttpStatistics
 from vllmfront.api.metrics._inference import InferenceMetrics
 from vllmfront.engine.metrics import Histogram
 
-UNCOUNTED_PATHS = frozenset({"/metrics", "/health", "/load", "/ping", "/version", "/server_info"})
+UNCOUNTED_PATHS = frozenset(
+    {
+        *("/health", "/live", "/load", "/metrics", "/ping", "/ready"),
+        *("/server_info", "/supervisor", "/version"),
+    }
+)
 """Probes and scrapes would drown what users do."""
 
 COARSE_SECONDS = (0.1, 0.5, 1.0)

@@ -2,12 +2,17 @@
 
 from vllmfront.api.routes._app import build_operator_app
 from vllmfront.api.routes._facts import ServerFacts
+from vllmfront.api.routes._health import HealthReport, ServingState
 from vllmfront.api.routes._mount import open_operator_router
 from vllmfront.api.routes._not_served import NotServed, not_served_routes
+from vllmfront.api.routes._supervision import SupervisionReport
 
 __all__ = [
+    "HealthReport",
     "NotServed",
     "ServerFacts",
+    "ServingState",
+    "SupervisionReport",
     "build_operator_app",
     "not_served_routes",
     "open_operator_router",

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+import trio
 from quart import Response, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
@@ -26,7 +27,6 @@ def build_operator_app(
     app = QuartTrio("vllmfront", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = None  # the HTTP server has limited the body already
     app.url_map.merge_slashes = False  # other spellings of a path are other paths
-    _add_probes(app, facts)
     _add_information(app, facts, http_metrics)
     for route in not_served_routes(environ):
         _add_not_served(app, route)
@@ -35,17 +35,14 @@ def build_operator_app(
     return app
 
 
-def _add_probes(app: QuartTrio, facts: ServerFacts) -> None:
-    @app.get("/health")
-    @app.route("/ping", methods=["GET", "POST"])
-    async def health() -> Response:
-        return _empty(200 if facts.healthy else 503)
-
-
 def _add_information(app: QuartTrio, facts: ServerFacts, http_metrics: HttpMetrics) -> None:
     @app.get("/load")
     async def load() -> Response:
         return _json({"server_load": facts.load})
+
+    @app.get("/supervisor")
+    async def supervisor() -> Response:
+        return _json(facts.supervision().json_fields(trio.current_time(), time.time()))
 
     @app.get("/version")
     async def version() -> Response:

@@ -3,15 +3,19 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from vllmfront.api.routes._health import HealthReport
+from vllmfront.api.routes._supervision import SupervisionReport
 from vllmfront.engine.metrics import MetricsSnapshot
 
 
 class ServerFacts(Protocol):
     """The server as its operator routes see it; every property is read anew for each request."""
 
-    @property
-    def healthy(self) -> bool:
-        """Whether the engine answers requests now."""
+    def health(self) -> HealthReport:
+        """Return how the server does now."""
+
+    def supervision(self) -> SupervisionReport:
+        """Return what runs inside the server now."""
 
     @property
     def served_model_names(self) -> Sequence[str]:

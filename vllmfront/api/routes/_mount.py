@@ -14,6 +14,7 @@ from vllmfront.api.http import (
 from vllmfront.api.metrics import HttpMetrics
 from vllmfront.api.routes._app import build_operator_app
 from vllmfront.api.routes._facts import ServerFacts
+from vllmfront.api.routes._probes import Probes
 
 
 @asynccontextmanager
@@ -35,6 +36,8 @@ async def open_operator_router(
             return handler(request, response)
 
         router = Router(fallback=fallback)
+        for method, path, handler in Probes(facts):
+            router.add(method, path, handler)
         for rule in app.url_map.iter_rules():
             if rule.arguments:
                 continue

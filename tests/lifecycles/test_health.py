@@ -1,0 +1,134 @@
+import attrs
+import pytest
+
+from tests.api.routes.test_supervision import ENGINES
+from vllmfront.api.routes import HealthReport, ServingState
+from vllmfront.engine import ClientSnapshot, EngineState, RankSnapshot, RankState
+from vllmfront.lifecycles._health import Draining, assess
+
+NOW, STARTED = 100.0, 10.0
+
+
+def engines(
+    state: EngineState, *ranks: RankState, error: str | None = None, until: float | None = None
+) -> ClientSnapshot:
+    template = ENGINES.ranks[0]
+    return attrs.evolve(
+        ENGINES,
+        state=state,
+        seconds_in_state=30.0,
+        error=error,
+        seconds_until_ready=until,
+        ranks=tuple(_rank(template, n, one, error) for n, one in enumerate(ranks)),
+    )
+
+
+def _rank(template: RankSnapshot, number: int, state: RankState, error: str | None) -> RankSnapshot:
+    own = None if state in {RankState.READY, RankState.LOADING} else error
+    return attrs.evolve(template, rank=number, state=state, error=own)
+
+
+def report(
+    snapshot: ClientSnapshot,
+    *,
+    loaded: bool = True,
+    draining: Draining | None = None,
+    next_try: float | None = None,
+) -> HealthReport:
+    return assess(
+        snapshot, now=NOW, started=STARTED, loaded=loaded, draining=draining, next_try=next_try
+    )
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "state", "reason"),
+    [
+        (engines(EngineState.READY, RankState.READY), "ready", "the engine serves"),
+        (
+            engines(EngineState.READY, RankState.READY, RankState.READY),
+            "ready",
+            "all 2 engines serve",
+        ),
+        (
+            engines(EngineState.READY, RankState.DEAD, RankState.READY, error="gone"),
+            "ready",
+            "1 of 2 engines serve; engine 0 is dead",
+        ),
+        (engines(EngineState.LOADING, RankState.LOADING), "loading", "the engine is loading"),
+        (
+            engines(EngineState.RECOVERING, RankState.DEAD, error="It fell.\n  | quoted"),
+            "recovering",
+            "It fell",
+        ),
+        (
+            engines(EngineState.RECOVERING, RankState.LOADING, error="It fell."),
+            "recovering",
+            "the engine is loading again: It fell",
+        ),
+        (
+            engines(EngineState.RECOVERING, RankState.DEAD, RankState.LOADING, error="It fell."),
+            "recovering",
+            "no engine serves; engine 0 is dead, engine 1 is loading",
+        ),
+        (
+            engines(EngineState.STALLED, RankState.STALLED, error="engine 0 has been silent"),
+            "stalled",
+            "engine 0 has been silent",
+        ),
+        (
+            engines(EngineState.FAILED, RankState.DEAD, error="It fell too often."),
+            "failed",
+            "no engine is left, nor will there be another: It fell too often",
+        ),
+    ],
+)
+def test_each_state_has_its_reason(snapshot: ClientSnapshot, state: str, reason: str) -> None:
+    told = report(snapshot)
+
+    assert (told.state.value, told.reason) == (state, reason)
+    assert told.since == NOW - 30.0
+
+
+def test_a_ready_engine_without_the_models_files_is_loading() -> None:
+    told = report(engines(EngineState.READY, RankState.READY), loaded=False)
+
+    assert told.state is ServingState.LOADING
+    assert told.reason == "the model's files are being read"
+    assert told.since == STARTED
+
+
+@pytest.mark.parametrize(
+    "state", [EngineState.LOADING, EngineState.READY, EngineState.STALLED, EngineState.RECOVERING]
+)
+def test_draining_is_what_counts_once_it_has_begun(state: EngineState) -> None:
+    draining = Draining(reason="received SIGTERM", since=95.0)
+    told = report(engines(state, RankState.READY), draining=draining)
+
+    assert told.state is ServingState.DRAINING
+    assert told.reason == "the server is shutting down: received SIGTERM"
+    assert told.since == 95.0
+
+
+def test_a_server_that_ends_because_it_has_failed_has_failed() -> None:
+    draining = Draining(reason="a part of it has failed", since=95.0)
+    told = report(engines(EngineState.FAILED, RankState.DEAD), draining=draining)
+
+    assert told.state is ServingState.FAILED
+
+
+@pytest.mark.parametrize(
+    ("until", "next_try", "expected"),
+    [(20.0, 104.0, 24.0), (20.0, None, 20.0), (20.0, 99.0, 20.0), (None, 104.0, None)],
+)
+def test_the_estimate_is_the_pause_and_the_last_load(
+    until: float | None, next_try: float | None, expected: float | None
+) -> None:
+    snapshot = engines(EngineState.RECOVERING, RankState.DEAD, error="gone", until=until)
+
+    assert report(snapshot, next_try=next_try).retry_after == expected
+
+
+def test_only_a_recovery_is_estimated() -> None:
+    snapshot = engines(EngineState.READY, RankState.READY, RankState.DEAD, error="x", until=20.0)
+
+    assert report(snapshot).retry_after is None

@@ -1,0 +1,87 @@
+"""What state the server is in: pure."""
+
+from collections.abc import Sequence
+
+import attrs
+
+from vllmfront.api.routes import HealthReport, ServingState
+from vllmfront.engine import ClientSnapshot, EngineState, RankSnapshot, RankState
+
+_STATES = {
+    EngineState.LOADING: ServingState.LOADING,
+    EngineState.READY: ServingState.READY,
+    EngineState.STALLED: ServingState.STALLED,
+    EngineState.RECOVERING: ServingState.RECOVERING,
+    EngineState.FAILED: ServingState.FAILED,
+}
+
+
+@attrs.frozen(kw_only=True)
+class Draining:
+    """That the server is about to end: new requests are refused."""
+
+    reason: str
+    since: float
+
+
+def assess(
+    engines: ClientSnapshot,
+    *,
+    now: float,
+    started: float,
+    loaded: bool,
+    draining: Draining | None,
+    next_try: float | None,
+) -> HealthReport:
+    """Sum up what a request sent now may expect.
+
+    Args:
+        engines: The engine client's view.
+        now: The present; all times are by the event loop's clock.
+        started: When the server started.
+        loaded: Whether the model's files have been read.
+        draining: The end that has begun, if it has.
+        next_try: When the managed engine is started again, if it waits for that.
+    """
+    state, since = _STATES[engines.state], now - engines.seconds_in_state
+    if draining is not None and state is not ServingState.FAILED:
+        reason = f"the server is shutting down: {draining.reason}"
+        return HealthReport(state=ServingState.DRAINING, reason=reason, since=draining.since)
+    if state is ServingState.READY and not loaded:
+        reason = "the model's files are being read"
+        return HealthReport(state=ServingState.LOADING, reason=reason, since=started)
+    retry_after = None
+    if state is ServingState.RECOVERING and engines.seconds_until_ready is not None:
+        wait = 0.0 if next_try is None else max(0.0, next_try - now)
+        retry_after = wait + engines.seconds_until_ready
+    reason = _reason(engines, state)
+    return HealthReport(state=state, reason=reason, since=since, retry_after=retry_after)
+
+
+def _reason(engines: ClientSnapshot, state: ServingState) -> str:
+    if state is ServingState.FAILED:
+        return f"no engine is left, nor will there be another: {_line(engines.error)}"
+    total = len(engines.ranks)
+    others = [rank for rank in engines.ranks if rank.state is not RankState.READY]
+    if not others:
+        return "the engine serves" if total == 1 else f"all {total} engines serve"
+    if total == 1:
+        return _describe(others[0], engines.error)
+    count = total - len(others)
+    serving = f"{count} of {total} engines serve" if count else "no engine serves"
+    return f"{serving}; {_list(others)}"
+
+
+def _describe(rank: RankSnapshot, cause: str | None) -> str:
+    """Say how the only engine is; *cause* is what ended the one before it."""
+    if rank.state is RankState.LOADING:
+        return "the engine is loading" + ("" if cause is None else f" again: {_line(cause)}")
+    return _line(rank.error)
+
+
+def _list(ranks: Sequence[RankSnapshot]) -> str:
+    return ", ".join(f"engine {rank.rank} is {rank.state.value}" for rank in ranks)
+
+
+def _line(error: str | None) -> str:
+    return "no reason is known" if error is None else error.partition("\n")[0].rstrip(".")

@@ -1,0 +1,131 @@
+"""The supervision tree of ``serve``: which children there are, in which order, with what policy.
+
+::
+
+    root            one_for_one, no restarts: what fails here ends the program
+    ├─ engine       a supervisor of its own; absent where engines are external
+    ├─ model        loads the files, once
+    ├─ api          up at once, answers 503 until engine and model are there
+    ├─ stats        the periodic line
+    └─ service-report   tells a service manager, if there is one, how the server does
+"""
+
+import os
+from collections.abc import Callable, Sequence
+
+import attrs
+import trio
+
+from vllmfront.api.http import Listener
+from vllmfront.engine import EngineClient
+from vllmfront.environment import positive_number
+from vllmfront.lifecycles._api import FLUSH_BUDGET, ApiServer
+from vllmfront.lifecycles._config import ServeConfig
+from vllmfront.lifecycles._engine import REAP_BUDGET, STOP_BUDGET, ManagedEngine
+from vllmfront.lifecycles._model import DrainingSlot, ModelLoader
+from vllmfront.lifecycles._service import Service, ServiceReport
+from vllmfront.lifecycles._stats import DEFAULT_INTERVAL, StatsLog
+from vllmfront.supervisor import (
+    ChildSpec,
+    Restart,
+    RestartPolicy,
+    Shutdown,
+    Supervisor,
+    SupervisorSnapshot,
+)
+
+
+@attrs.frozen(kw_only=True)
+class Parts:
+    """What the children work with; it is there before them, and ends after them."""
+
+    config: ServeConfig
+    listeners: Sequence[Listener]
+    client: EngineClient
+    shutdown: Shutdown
+    service: Service
+    on_loaded: Callable[[], None]
+    """Called once, when the model's files have been read."""
+
+
+def plan_tree(parts: Parts) -> Supervisor:
+    """Return the root, which starts its children in order and stops them in reverse."""
+
+    def snapshot() -> SupervisorSnapshot:
+        return root.snapshot()
+
+    slot = DrainingSlot()
+    loaded = trio.Event()
+    children = [
+        *_engine(parts),
+        _model(parts, slot, loaded),
+        _api(parts, slot, snapshot),
+        *_stats(parts),
+        *_service_report(parts, loaded),
+    ]
+    root = Supervisor("root", children, RestartPolicy(intensity=0), shutdown=parts.shutdown)
+    return root
+
+
+def _engine(parts: Parts) -> Sequence[ChildSpec]:
+    config = parts.config
+    if not config.engine.managed:
+        return ()
+    engine = ManagedEngine(
+        model=config.model.model,
+        config=config.engine,
+        client=parts.client,
+        shutdown=parts.shutdown,
+        socket_files=[each.unlink[0] for each in parts.listeners if each.unlink is not None],
+    )
+    return [ChildSpec(name="engine", run=engine.run, stop_budget=STOP_BUDGET + REAP_BUDGET)]
+
+
+def _model(parts: Parts, slot: DrainingSlot, loaded: trio.Event) -> ChildSpec:
+    def note_loaded() -> None:
+        loaded.set()
+        parts.on_loaded()
+
+    loader = ModelLoader(config=parts.config, client=parts.client, slot=slot, on_loaded=note_loaded)
+    return ChildSpec(name="model", run=loader.run, restart=Restart.TRANSIENT)
+
+
+def _api(parts: Parts, slot: DrainingSlot, snapshot: Callable[[], SupervisorSnapshot]) -> ChildSpec:
+    def refuse() -> None:
+        for listener in parts.listeners:
+            listener.close()
+
+    api = ApiServer(
+        config=parts.config,
+        listeners=parts.listeners,
+        client=parts.client,
+        slot=slot,
+        shutdown=parts.shutdown,
+        reloads=parts.service.reloads,
+        refuse=refuse,
+        tree=snapshot,
+    )
+    stop_budget = parts.config.server.shutdown_timeout + 2 * FLUSH_BUDGET
+    return ChildSpec(name="api", run=api.run, stop_budget=stop_budget)
+
+
+def _stats(parts: Parts) -> Sequence[ChildSpec]:
+    if not parts.config.server.log_stats:
+        return ()
+    interval = positive_number(os.environ, "VLLM_LOG_STATS_INTERVAL", DEFAULT_INTERVAL)
+    stats = StatsLog(client=parts.client, interval=interval)
+    return [ChildSpec(name="stats", run=stats.run, restart=Restart.TRANSIENT)]
+
+
+def _service_report(parts: Parts, loaded: trio.Event) -> Sequence[ChildSpec]:
+    """It is the last to start, when all others are ready, and the first to learn of the end."""
+    if not parts.service.notifier.enabled:
+        return ()
+    report = ServiceReport(
+        notifier=parts.service.notifier,
+        wait_state=parts.client.wait_state,
+        loaded=loaded,
+        shutdown=parts.shutdown,
+        describe=lambda: f"engine {parts.client.state.value}",
+    )
+    return [ChildSpec(name="service-report", run=report.run)]
