@@ -21,8 +21,17 @@ DESCRIPTOR_SLACK = 2
 
 THREAD_SLACK = 2
 
-ENDS = "vllmfront:engine_request_ends_total"
-GAUGES = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+ENDS = "vllmfront:request_ends_total"
+ENGINE_ENDS = "vllmfront:engine_request_ends_total"
+FAULTS = "vllmfront:boundary_faults_total"
+GAUGES = (
+    "vllm:num_requests_running",
+    "vllm:num_requests_waiting",
+    "vllmfront:admitted_choices",
+)
+
+ENDED_WELL = ("stop", "length", "repetition")
+BUGS = ("internal_error",)
 
 Metrics = Mapping[str, Mapping[str, float]]
 
@@ -35,11 +44,34 @@ class Page:
     load: bytes
     held: Holdings
 
-    def ends(self) -> dict[str, float]:
+    def since(self, before: "Page", name: str, label: str) -> dict[str, float]:
+        """Return by how much each series of *name* has grown, by the value of its *label*."""
+        was = before.metrics.get(name, {})
         return {
-            labels.removeprefix("cause="): value
-            for labels, value in self.metrics.get(ENDS, {}).items()
+            labels.removeprefix(f"{label}="): value - was.get(labels, 0.0)
+            for labels, value in self.metrics.get(name, {}).items()
         }
+
+
+@attrs.define
+class Tally:
+    """What clients saw of a round."""
+
+    requests: int = 0
+    unseen: int = 0
+    """Requests that may have ended before the frontend had read them."""
+
+    answered: int = 0
+    """Those that were answered in full."""
+
+    timed_out: int = 0
+    unknown: int = 0
+    """Those whose clients did not see how they ended."""
+
+    choices: int = 0
+    """That were asked for."""
+
+    answered_choices: int = 0
 
 
 async def open_page(frontend: Frontend) -> Page:
@@ -89,23 +121,32 @@ def growth_complaints(before: Holdings, after: Holdings) -> Iterator[str]:
             yield f"{name} grew from {was} to {now}"
 
 
-def sum_complaints(before: Page, after: Page, *, least: int, most: int) -> Iterator[str]:
-    """Say whether the ends of requests do not add up.
-
-    Args:
-        before: The books before the requests.
-        after: The books after them.
-        least: Choices that clients saw to their ends.
-        most: Choices that were asked for at all.
-    """
-    was, now = before.ends(), after.ends()
-    ended = sum(now.values()) - sum(was.values())
-    if not least <= ended <= most:
-        yield f"{ended:g} choices ended, of {least} to {most}"
-    for cause in ("internal_error",):
-        if now.get(cause, 0) > was.get(cause, 0):
-            yield f"{now[cause] - was.get(cause, 0):g} requests ended by {cause}"
-    faults = "vllmfront:boundary_faults_total"
-    failed = "kind=sink_failures"
-    if after.metrics.get(faults, {}).get(failed, 0) > before.metrics.get(faults, {}).get(failed, 0):
+def sum_complaints(before: Page, after: Page, tally: Tally) -> Iterator[str]:
+    """Say whether what has ended since *before* does not add up to what clients saw."""
+    ends = after.since(before, ENDS, "cause")
+    well = sum(ends.get(cause, 0) for cause in ENDED_WELL)
+    yield from _beyond(
+        "requests ended", sum(ends.values()), tally.requests - tally.unseen, tally.requests
+    )
+    yield from _beyond("requests ended well", well, tally.answered, tally.answered + tally.unknown)
+    yield from _beyond(
+        "requests timed out",
+        ends.get("timed_out", 0),
+        tally.timed_out,
+        tally.timed_out + tally.unknown,
+    )
+    choices = after.since(before, ENGINE_ENDS, "cause")
+    yield from _beyond(
+        "choices ended", sum(choices.values()), tally.answered_choices, tally.choices
+    )
+    for cause in BUGS:
+        for counts in (ends, choices):
+            if counts.get(cause):
+                yield f"{counts[cause]:g} ended by {cause}"
+    if after.since(before, FAULTS, "kind").get("sink_failures"):
         yield "an output pipeline failed"
+
+
+def _beyond(what: str, count: float, least: int, most: int) -> Iterator[str]:
+    if not least <= count <= most:
+        yield f"{count:g} {what}, of {least} to {most}"

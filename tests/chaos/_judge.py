@@ -12,11 +12,17 @@ from vllmfront.testing import ClientFaultKind, Exchange, FaultKind
 UNAVAILABLE = 503
 TIMED_OUT = 504
 
-RETRYABLE = frozenset({500, UNAVAILABLE})
+RETRYABLE = frozenset({UNAVAILABLE})
 """What requests may get whose engine is gone."""
 
 ANSWERED = "answered"
 """The outcome of a request that ended well."""
+
+TIMED_OUT_OUTCOME = "error 504"
+
+UNKNOWN = "unanswered"
+UNKNOWN_OUTCOMES = frozenset({UNKNOWN, "left", "cut"})
+"""Where the client did not see how the request ended."""
 
 UNDETECTABLE = frozenset({FaultKind.DROP, FaultKind.DUPLICATE, FaultKind.REORDER, FaultKind.GARBLE})
 """What a frontend need not tell from honest words: messages are not numbered."""
@@ -61,7 +67,7 @@ def judge(ask: Ask, found: Exchange, around: Circumstances, oracle: Oracle) -> V
 
 def _outcome(found: Exchange, reading: Reading, around: Circumstances) -> str:
     if around.gave_up:
-        return "unanswered"
+        return UNKNOWN
     if found.left:
         return "left"
     if not found.complete:

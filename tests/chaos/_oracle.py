@@ -62,7 +62,7 @@ class Oracle:
             max_tokens=ask.max_tokens,
             min_tokens=ask.min_tokens,
             eos_token_id=None if ask.ignore_eos else EOS,
-            all_stop_token_ids=list(ends),
+            all_stop_token_ids=[EOS, OTHER_EOS],  # masked below the minimum in any case
         )
         state = self._source.start()
         for token in prompt:

@@ -11,6 +11,7 @@ import trio
 from tests.chaos._asks import PLAIN_ID, Ask, draw_asks
 from tests.chaos._books import (
     Page,
+    Tally,
     growth_complaints,
     idle_complaints,
     open_page,
@@ -19,7 +20,14 @@ from tests.chaos._books import (
 )
 from tests.chaos._deployment import Deployment
 from tests.chaos._frontend import HOST
-from tests.chaos._judge import ANSWERED, Circumstances, judge
+from tests.chaos._judge import (
+    ANSWERED,
+    TIMED_OUT_OUTCOME,
+    UNKNOWN,
+    UNKNOWN_OUTCOMES,
+    Circumstances,
+    judge,
+)
 from tests.chaos._oracle import Oracle
 from vllmfront.testing import Exchange, exchange, stopped
 
@@ -83,10 +91,7 @@ class Round:
     """Seconds that a client waits whose request may have lost its end to a fault."""
 
     report: Report = attrs.field(factory=Report)
-    nudges: int = 0
-    answered: int = 0
-    """Choices of requests that were answered in full."""
-
+    tally: Tally = attrs.field(factory=Tally)
     _next: int = 0
 
     async def run(self) -> None:
@@ -97,12 +102,9 @@ class Round:
 
     def complaints(self, before: Page, first: Page | None) -> Callable[[Page], list[str]]:
         """Return what finds fault with the books after the round."""
-        asked = sum(ask.choices for ask in self.asks)
 
         def complain(page: Page) -> list[str]:
-            found = [*idle_complaints(page)]
-            most = asked + self.nudges
-            found += sum_complaints(before, page, least=self.answered, most=most)
+            found = [*idle_complaints(page), *sum_complaints(before, page, self.tally)]
             if first is not None:
                 found += growth_complaints(first.held, page.held)
             return found
@@ -112,10 +114,10 @@ class Round:
     async def nudge(self) -> None:
         """Have each engine say something, and wait until all are up in case one failed by it."""
         for station in self.deployment.stations:
-            ask = Ask(id=f"nudge{self.nudges}", prompt=(PLAIN_ID,), max_tokens=1)
+            ask = Ask(id="nudge", prompt=(PLAIN_ID,), max_tokens=1)
             call = ask.call()
             headers = {**call.headers, "x-data-parallel-rank": str(station.rank)}
-            self.nudges += 1
+            self._count(ask, UNKNOWN, Exchange())
             with trio.move_on_after(self.patience):
                 await exchange(
                     HOST, self.deployment.frontend.port, attrs.evolve(call, headers=headers)
@@ -148,7 +150,7 @@ class Round:
                     await exchange(HOST, frontend.port, ask.call(), ask.fault, into=found)
                     nursery.cancel_scope.cancel(reason="answered")
         except OSError as error:
-            self.report.violations.append(f"{ask.id}: no connection: {error}")
+            self.report.violations.append(f"{self.deployment.name} {ask.id}: {error}")
             return
         around = Circumstances(
             troubled=self.deployment.troubled(began, time.time()),
@@ -157,9 +159,22 @@ class Round:
         )
         verdict = judge(ask, found, around, self.oracle)
         self.report.outcomes[verdict.outcome] += 1
-        self.answered += ask.choices if verdict.outcome == ANSWERED else 0
+        self._count(ask, verdict.outcome, found)
         for violation in verdict.violations:
             self.report.violations.append(f"{self.deployment.name} {ask.id} {ask}: {violation}")
+
+    def _count(self, ask: Ask, outcome: str, found: Exchange) -> None:
+        tally = self.tally
+        tally.requests += 1
+        tally.choices += ask.choices
+        if outcome == ANSWERED:
+            tally.answered += 1
+            tally.answered_choices += ask.choices
+        elif outcome.startswith(TIMED_OUT_OUTCOME):
+            tally.timed_out += 1
+        elif outcome in UNKNOWN_OUTCOMES:
+            tally.unknown += 1
+            tally.unseen += found.status is None
 
     async def _lose_patience(self, ask: Ask, patience: trio.CancelScope) -> None:
         """Do not wait long for an end that was taken away."""

@@ -32,7 +32,7 @@ KINDS = (
     *(FaultKind.CRASH, FaultKind.DIE, FaultKind.STALL, FaultKind.SLOW),
 )
 
-DEADLINES = False
+DEADLINES = True
 """Whether the frontend serves requests with a deadline."""
 
 RESTARTS = False

@@ -8,6 +8,7 @@ import pytest
 from tests.chaos._books import (
     MEMORY_SLACK,
     Page,
+    Tally,
     growth_complaints,
     idle_complaints,
     sum_complaints,
@@ -22,8 +23,14 @@ def page(load: bytes = IDLE, **samples: Mapping[str, float]) -> Page:
     return Page({name.replace("__", ":"): by for name, by in samples.items()}, load, HELD)
 
 
-def ends(**causes: float) -> Page:
-    return page(vllmfront__engine_request_ends_total={f"cause={key}": n for key, n in causes.items()})
+def ends(**causes: float) -> dict[str, float]:
+    return {f"cause={key}": value for key, value in causes.items()}
+
+
+def ended(requests: dict[str, float], choices: dict[str, float]) -> Page:
+    return page(
+        vllmfront__request_ends_total=requests, vllmfront__engine_request_ends_total=choices
+    )
 
 
 def test_idle_books_are_at_zero() -> None:
@@ -46,18 +53,47 @@ def test_growth_is_found(more: dict[str, int]) -> None:
     assert len(list(growth_complaints(HELD, attrs.evolve(HELD, **more)))) == 1
 
 
-def test_ends_add_up_to_requests() -> None:
-    before, after = ends(stop=3.0, length=1.0), ends(stop=10.0, length=4.0)
+BEFORE = ended(ends(stop=3.0, length=1.0), ends(stop=4.0))
+AFTER = ended(
+    ends(stop=8.0, length=3.0, timed_out=1.0, client_gone=2.0), ends(stop=20.0, client_gone=2.0)
+)
+TALLY = Tally(
+    requests=11, unseen=1, answered=7, timed_out=1, unknown=3, choices=20, answered_choices=16
+)
 
-    assert list(sum_complaints(before, after, least=9, most=10)) == []
-    assert len(list(sum_complaints(before, after, least=9, most=9))) == 1
-    assert len(list(sum_complaints(before, after, least=11, most=12))) == 1
+
+def test_ends_add_up_to_what_clients_saw() -> None:
+    assert list(sum_complaints(BEFORE, AFTER, TALLY)) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"requests": 9}, "10 requests ended, of 8 to 9"),
+        ({"requests": 12}, "10 requests ended, of 11 to 12"),
+        ({"answered": 8}, "7 requests ended well, of 8 to 11"),
+        ({"answered": 3}, "7 requests ended well, of 3 to 6"),
+        ({"timed_out": 2}, "1 requests timed out, of 2 to 5"),
+        ({"answered_choices": 19}, "18 choices ended, of 19 to 20"),
+        ({"choices": 17}, "18 choices ended, of 16 to 17"),
+    ],
+)
+def test_ends_that_do_not_add_up_are_found(change: dict[str, int], complaint: str) -> None:
+    assert complaint in list(sum_complaints(BEFORE, AFTER, attrs.evolve(TALLY, **change)))
 
 
 def test_bugs_are_found_in_the_books() -> None:
-    found = list(sum_complaints(ends(), ends(internal_error=1.0), least=0, most=9))
+    bug = ends(internal_error=1.0)
+    tally = Tally(requests=1, unknown=1, choices=1)
 
-    assert found == ["1 requests ended by internal_error"]
+    assert list(sum_complaints(ended({}, {}), ended(bug, {}), tally)) == [
+        "1 ended by internal_error"
+    ]
+    assert list(sum_complaints(ended({}, {}), ended(bug, bug), tally))[1:] == [
+        "1 ended by internal_error"
+    ]
+    broken = page(vllmfront__boundary_faults_total={"kind=sink_failures": 1.0})
+    assert list(sum_complaints(ended({}, {}), broken, Tally())) == ["an output pipeline failed"]
 
 
 def test_holdings_are_those_of_the_process() -> None:

@@ -23,7 +23,7 @@ async def answer(frontend: RawFrontend, ask: Ask, prompt: list[int]) -> list[int
         min_tokens=ask.min_tokens,
         eos_token_id=None if ask.ignore_eos else EOS,
         stop_token_ids=ends[1:],
-        all_stop_token_ids=ends,
+        all_stop_token_ids=[EOS, OTHER_EOS],
         **sampling,
     )
     return await frontend.tokens(asked)
