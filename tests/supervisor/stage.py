@@ -1,7 +1,7 @@
 """Children that do as they are told, and a supervisor around them, under a clock that jumps."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import attrs
 import trio
@@ -40,7 +40,7 @@ class Stage:
         self,
         name: str,
         *,
-        ready_after: float = 0.0,
+        ready_after: float | Sequence[float] = 0.0,
         ends_after: float = math.inf,
         fails: bool = False,
         lives: int = 1_000_000,
@@ -54,7 +54,8 @@ class Stage:
 
         Args:
             name: Its name.
-            ready_after: Seconds until it is ready; negative: its life ends without.
+            ready_after: Seconds until it is ready, maybe another number for each incarnation up to
+                the last one given; negative: it is never, but goes on like that.
             ends_after: Seconds from there until it ends by itself.
             fails: Whether it ends with an error.
             lives: Incarnations that end by themselves; the next one is healthy.
@@ -64,17 +65,19 @@ class Stage:
             stop_budget: Its time to stop.
             significant: Whether its end matters to its supervisor.
         """
+        readiness = [ready_after] if isinstance(ready_after, int | float) else list(ready_after)
         born = 0
 
         async def run(
             stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
         ) -> None:
             nonlocal born
+            wait = readiness[min(born, len(readiness) - 1)]
             born += 1
             self.note(f"{name} begins")
             try:
-                await trio.sleep(abs(ready_after))
-                if ready_after >= 0:
+                await trio.sleep(abs(wait))
+                if wait >= 0:
                     task_status.started()
                 with trio.move_on_after(ends_after if born <= lives else math.inf):
                     await stop.wait()
@@ -104,6 +107,31 @@ class Stage:
     def times(self, what: str) -> list[float]:
         """Return the seconds at which *what* happened."""
         return [time for time, each in self.log if each == what]
+
+
+def deaf(
+    name: str,
+    release: trio.Event,
+    *,
+    ready: bool = True,
+    restart: Restart = Restart.PERMANENT,
+) -> ChildSpec:
+    """Describe a child that cannot be cancelled until *release*, because a task of its cannot."""
+
+    async def hang_forever() -> None:
+        with trio.CancelScope(shield=True):
+            await release.wait()
+
+    async def run(
+        stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        if ready:
+            task_status.started()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(hang_forever)
+            await stop.wait()
+
+    return ChildSpec(name=name, run=run, restart=restart, start_budget=3.0, stop_budget=5.0)
 
 
 def make_shutdown(budget: float = 0.0, margin: float = 30.0) -> Shutdown:
@@ -162,5 +190,3 @@ def states(tree: Supervisor) -> list[ChildState]:
 
 def generations(tree: Supervisor) -> list[int]:
     return [child.generation for child in tree.snapshot().children]
-
-

@@ -6,9 +6,10 @@ from collections.abc import Callable
 import attrs
 import trio
 
+from vllmfront.supervisor._failures import failure_text
 from vllmfront.supervisor._level import Level
 from vllmfront.supervisor._spec import ChildSpec
-from vllmfront.supervisor._state import ChildState, check_transition
+from vllmfront.supervisor._state import RUNNING, ChildState, check_transition
 
 
 @attrs.define(eq=False)
@@ -133,7 +134,20 @@ class Child:
 
     def note(self, failure: Exception) -> str:
         """Remember a failure for operators; return it as text."""
-        text = str(failure) or type(failure).__name__
+        text = failure_text(failure)
         self.first_failure = self.first_failure or text
         self.last_failure = text
         return text
+
+
+@attrs.frozen
+class Exit:
+    """A child's report that an incarnation of it has ended."""
+
+    child: Child
+    generation: int
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is news: not of a past incarnation, nor of one that was made to end."""
+        return self.generation == self.child.generation and self.child.state in RUNNING

@@ -11,7 +11,8 @@ class Response(enum.Enum):
     RESTART = enum.auto()
     LEAVE = enum.auto()  # the child is temporary: the others go on without it
     GIVE_UP = enum.auto()  # the supervisor stops its other children and fails as well
-    STOP = enum.auto()  # nothing: the child was to end, or the program is ending
+    STOP = enum.auto()  # nothing: the child was being stopped
+    DROP = enum.auto()  # nothing: all is about to end, hence nothing is started any more
 
 
 @attrs.frozen(kw_only=True)
@@ -43,7 +44,7 @@ class ChildFailed(_OfChild):
     """Seconds until the child is started again, if it is."""
 
     restarts: int
-    """In the window, with this one."""
+    """In the window, with this one if it counts."""
 
     intensity: int
     period: float

@@ -1,4 +1,4 @@
-"""How one incarnation is brought to its end: asked, cancelled, and then reported as stuck.
+"""How one incarnation is brought to its end: asked, cancelled, and then known to be stuck.
 
 There is no further rung: Trio cannot kill a task. Every wait in here is bounded.
 """
@@ -9,44 +9,37 @@ import trio
 
 from vllmfront.supervisor._child import Child, Incarnation
 from vllmfront.supervisor._shutdown import Shutdown
-from vllmfront.supervisor._stack import describe_task
 from vllmfront.supervisor._state import RUNNING, ChildState
 from vllmfront.supervisor._wait import wait_any
 
 _LOGGER = logging.getLogger(__name__)
 
 
-def _ask(child: Child, incarnation: Incarnation) -> None:
-    """Ask once; asked again, the child has no more time than before."""
-    if child.state in RUNNING:
-        child.enter(ChildState.STOPPING)
-        incarnation.stop_by = trio.current_time() + child.spec.stop_budget
-    incarnation.stop.set()
-
-
 async def stop(child: Child, shutdown: Shutdown) -> bool:
     """Stop a child that runs or is being stopped, within its budget and the program's.
+
+    Called again after it was cancelled, it goes on where it was: no budget begins anew.
 
     Returns:
         Whether it has ended; False: it is stuck. Its state is STOPPING or STUCK.
     """
-    incarnation = child.incarnation
-    assert incarnation is not None
-    _ask(child, incarnation)
+    incarnation = child.current
+    if child.state in RUNNING:
+        child.enter(ChildState.STOPPING)
+        incarnation.stop_by = trio.current_time() + child.spec.stop_budget
+    incarnation.stop.set()
     await _wait_end(incarnation, shutdown)
-    if not incarnation.ended.is_set():
+    if not incarnation.ended.is_set() and not incarnation.scope.cancel_called:
         took = trio.current_time() - (child.since or 0.0)
         _LOGGER.warning("cancelling %s, which did not stop within %.3g s", child.name, took)
-    return await _cancel(child, incarnation, f"{child.name} did not stop in time")
+    return await _cancel(child, f"{child.name} did not stop in time")
 
 
 async def cancel(child: Child) -> bool:
     """Cancel a child that has used up its time to start; returns as :func:`stop` does."""
-    incarnation = child.incarnation
-    assert incarnation is not None
     child.enter(ChildState.STOPPING)
-    incarnation.stop_by = trio.current_time()
-    return await _cancel(child, incarnation, f"{child.name} was not ready in time")
+    child.current.stop_by = trio.current_time()
+    return await _cancel(child, f"{child.name} was not ready in time")
 
 
 async def _wait_end(incarnation: Incarnation, shutdown: Shutdown) -> None:
@@ -61,7 +54,8 @@ async def _wait_end(incarnation: Incarnation, shutdown: Shutdown) -> None:
             await wait_any(incarnation.ended.wait, *moves)
 
 
-async def _cancel(child: Child, incarnation: Incarnation, reason: str) -> bool:
+async def _cancel(child: Child, reason: str) -> bool:
+    incarnation = child.current
     if not incarnation.ended.is_set():
         if not incarnation.scope.cancel_called:
             incarnation.scope.cancel(reason=reason)
@@ -72,11 +66,3 @@ async def _cancel(child: Child, incarnation: Incarnation, reason: str) -> bool:
         return True
     child.enter(ChildState.STUCK)
     return False
-
-
-def describe(child: Child) -> str:
-    """Write down where a stuck child hangs."""
-    incarnation = child.incarnation
-    if incarnation is None or incarnation.task is None:
-        return "nowhere: it has just ended"
-    return describe_task(incarnation.task)

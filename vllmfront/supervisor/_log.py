@@ -2,7 +2,6 @@
 
 import logging
 
-from vllmfront.errors import VllmFrontError
 from vllmfront.supervisor._events import (
     ChildFailed,
     ChildReady,
@@ -12,6 +11,7 @@ from vllmfront.supervisor._events import (
     Response,
     RestartDropped,
 )
+from vllmfront.supervisor._failures import is_bug
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ def log_event(event: Event) -> None:
 
 
 def _log_failure(event: ChildFailed) -> None:
-    bug = None if isinstance(event.error, VllmFrontError) else event.error
+    bug = event.error if is_bug(event.error) else None
     match event.response:
         case Response.RESTART:
             text = (
@@ -59,12 +59,15 @@ def _log_failure(event: ChildFailed) -> None:
             )
         case Response.GIVE_UP:
             # Whoever gets the supervisor's error sees the whole text.
-            text = "%s failed and is not restarted; what belongs to it in %s is stopped: %s"
+            text = "%s failed, and %s gives up: %s"
             _LOGGER.error(text, event.child, event.supervisor, event.summary, exc_info=bug)
         case Response.LEAVE:
             text = "%s failed; it is not restarted, the others go on without it: %s"
             level = logging.WARNING if bug is None else logging.ERROR
             _LOGGER.log(level, text, event.child, event.text, exc_info=bug)
+        case Response.DROP:
+            text = "%s failed; it is not restarted, since %s is about to end: %s"
+            _LOGGER.warning(text, event.child, event.supervisor, event.text, exc_info=bug)
         case Response.STOP:
             text = "%s failed while stopping: %s"
             _LOGGER.warning(text, event.child, event.text, exc_info=bug)

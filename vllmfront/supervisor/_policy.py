@@ -35,6 +35,16 @@ class Backoff:
             return self.cap  # also where the power would overflow
         return min(self.cap, self.base * self.factor**attempt)
 
+    def longest_sum(self, count: int) -> float:
+        """Return the seconds that the first *count* delays take together at most."""
+        total, steady = 0.0, self.base if self.factor == 1 else self.cap
+        for attempt in range(count):
+            delay = self.longest(attempt)
+            if delay in {0.0, steady}:
+                return total + (count - attempt) * delay
+            total += delay
+        return total
+
     def delay(self, attempt: int, chance: float) -> float:
         """Return the seconds before restart *attempt*; *chance* lies between 0 and 1."""
         return self.longest(attempt) * (1.0 - self.jitter * chance)
@@ -54,12 +64,10 @@ class RestartPolicy:
 
     def __attrs_post_init__(self) -> None:
         """Refuse a window that forgets the first restart before there can be one too many."""
-        longest = 0.0
-        for attempt in range(self.intensity):
-            longest += self.backoff.longest(attempt)
-            if longest > self.period:
-                raise ValueError(
-                    f"{self.intensity} restarts in {self.period:g} s would never be exceeded: "
-                    f"the delays before the first {attempt + 1} take {longest:g} s by themselves. "
-                    "Choose a longer period, fewer restarts, or shorter delays"
-                )
+        longest = self.backoff.longest_sum(self.intensity)
+        if longest > self.period:
+            raise ValueError(
+                f"more than {self.intensity} restarts in {self.period:g} s could never happen: the "
+                f"delays before the first {self.intensity} take {longest:g} s by themselves; "
+                "choose a longer period, fewer restarts, or shorter delays"
+            )

@@ -65,6 +65,11 @@ class ChildSpec:
     subtree: Subtree | None = None
     """The supervisor that *run* belongs to, if it is one; see ``Supervisor.as_child``."""
 
+    @property
+    def may_leave(self) -> bool:
+        """Whether the others go on without it when it has failed."""
+        return self.restart is Restart.TEMPORARY and not self.significant
+
     @significant.validator
     def _check_significant(self, _: object, significant: bool) -> None:
         if significant and self.restart is Restart.PERMANENT:

@@ -18,13 +18,14 @@ from vllmfront.supervisor._child import Child
 from vllmfront.supervisor._events import Event
 from vllmfront.supervisor._level import Level
 from vllmfront.supervisor._log import log_event
+from vllmfront.supervisor._plan import Plan
 from vllmfront.supervisor._policy import RestartPolicy
 from vllmfront.supervisor._shutdown import Shutdown
 from vllmfront.supervisor._snapshot import ChildSnapshot, SupervisorSnapshot
 from vllmfront.supervisor._spec import ChildSpec, Restart
 from vllmfront.supervisor._state import ChildState, overall
 from vllmfront.supervisor._strategy import Strategy
-from vllmfront.supervisor._tree import Plan, Tree
+from vllmfront.supervisor._tree import Tree
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -164,7 +165,7 @@ class Supervisor:
         if self._handle:
             task_status.started()
         failure: Exception | None = None
-        end = ChildState.FAILED
+        end = ChildState.STOPPED
         try:
             async with trio.open_nursery() as nursery:
                 try:
@@ -176,11 +177,15 @@ class Supervisor:
                     with trio.move_on_after(self.stop_limit, shield=True):
                         await tree.stop_all()
             if failure is not None:
-                raise failure
-            end = ChildState.STOPPED
+                end = ChildState.FAILED
+        except Exception:
+            end = ChildState.FAILED
+            raise
         finally:
             self._running = False
             self._enter(end)
+        if failure is not None:
+            raise failure
 
     def _begin(self) -> Tree:
         """Make everything of one run anew."""

@@ -3,64 +3,24 @@
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypedDict
 
-import attrs
 import trio
 
 from vllmfront.errors import FirstStartFailed, RestartLimitExceeded
 from vllmfront.supervisor import _ladder
-from vllmfront.supervisor._child import Child, Incarnation
+from vllmfront.supervisor._child import Child, Exit, Incarnation
 from vllmfront.supervisor._errors import ChildCannotEnd, ChildNotReady, ChildReturned
-from vllmfront.supervisor._events import (
-    ChildFailed,
-    ChildReady,
-    ChildStuck,
-    Event,
-    GaveUp,
-    Response,
-    RestartDropped,
-)
+from vllmfront.supervisor._events import Response
 from vllmfront.supervisor._level import Level
-from vllmfront.supervisor._policy import RestartPolicy
+from vllmfront.supervisor._plan import Plan
+from vllmfront.supervisor._reporter import Reporter
 from vllmfront.supervisor._restarts import Restarts
-from vllmfront.supervisor._shutdown import Shutdown
-from vllmfront.supervisor._spec import ChildSpec, Restart
-from vllmfront.supervisor._state import ALIVE, IN_TRANSIT, RUNNING, UP_OR_GONE, ChildState
+from vllmfront.supervisor._spec import Restart
+from vllmfront.supervisor._state import ALIVE, IN_TRANSIT, UP_OR_GONE, ChildState
 from vllmfront.supervisor._strategy import Candidate, Incident, Strategy, incidents, may_start
 from vllmfront.supervisor._wait import wait_any
 
-
-@attrs.frozen(kw_only=True)
-class Plan:
-    """What does not change over the runs of a supervisor."""
-
-    name: str
-    specs: Sequence[ChildSpec]
-    policy: RestartPolicy
-    strategy: Strategy
-    shutdown: Shutdown
-    random: Callable[[], float]
-    emit: Callable[[Event], None]
-
-
-class _Of(TypedDict):
-    supervisor: str
-    child: str
-    generation: int
-
-
-@attrs.frozen
-class _Exit:
-    """A child's report that an incarnation of it has ended."""
-
-    child: Child
-    generation: int
-
-    @property
-    def counts(self) -> bool:
-        """Whether it is news: not of a past incarnation, nor of one that was made to end."""
-        return self.generation == self.child.generation and self.child.state in RUNNING
+_CANNOT_END = "cannot be ended, hence not be replaced"
 
 
 class Tree:
@@ -76,10 +36,11 @@ class Tree:
         self.children = [Child(spec, levels[spec.name], self._changed, now) for spec in plan.specs]
         self.restarts = Restarts(plan.policy, plan.random)
         self.dropped = False
-        """Whether a child that should run does not, because the program is ending."""
+        """Whether a child that should run does not, because all is about to end."""
 
         self._plan = plan
         self._on_change = on_change
+        self._report = Reporter(plan.name, self.restarts, plan.emit)
         self._complete = False
         """Whether all children have been up; until then no failure is retried."""
 
@@ -87,7 +48,7 @@ class Tree:
         self._failure: RestartLimitExceeded | None = None
         """The error with which to give up."""
 
-        self._exits: list[_Exit] = []
+        self._exits: list[Exit] = []
         self._wake = trio.Event()
 
     async def watch(
@@ -108,7 +69,7 @@ class Tree:
                 await self._settle(ended)
                 continue
             if self._plan.shutdown.requested.is_set():
-                self._drop_restarts()
+                self._drop_starts()
             else:
                 self._start_some(nursery)
                 if not self._complete and all(each.state in UP_OR_GONE for each in self.children):
@@ -134,7 +95,9 @@ class Tree:
             waits.append(self._plan.shutdown.requested.wait)
         times = [child.due for child in self.children if child.due is not None]
         times += [each.current.start_by for each in self.children if each.is_starting]
-        with trio.move_on_at(min(times, default=math.inf)):
+        # What is due already waits for a child ahead of it, hence for news.
+        ahead = [time for time in times if time > trio.current_time()]
+        with trio.move_on_at(min(ahead, default=math.inf)):
             await wait_any(*waits)
 
     # Starting.
@@ -150,36 +113,28 @@ class Tree:
             )
             nursery.start_soon(incarnation.run, name=f"{self._plan.name}/{child.name}")
 
-    def _drop_restarts(self) -> None:
-        """Start nothing any more: what waits for that has stopped."""
+    def _drop_starts(self) -> None:
+        """Start nothing any more: what waits to come back has stopped."""
         for child in self.children:
-            if child.state is ChildState.BACKOFF:
+            if child.state in {ChildState.NEW, ChildState.BACKOFF}:
                 self.dropped = True
+            if child.state is ChildState.BACKOFF:
                 child.enter(ChildState.STOPPED)
-                self._plan.emit(RestartDropped(**self._of(child)))
-
-    def _of(self, child: Child) -> "_Of":
-        """Return what all events tell of their child."""
-        return {
-            "supervisor": self._plan.name,
-            "child": child.name,
-            "generation": child.generation,
-        }
+                self._report.dropped(child)
+        self._on_change()
 
     # What children report: these run in their tasks.
 
     def _on_ready(self, child: Child, incarnation: Incarnation) -> None:
-        if incarnation.generation != child.generation or child.state is not ChildState.STARTING:
-            return
-        child.enter(ChildState.READY)
-        took = trio.current_time() - incarnation.begun
-        self._plan.emit(ChildReady(**self._of(child), took=took))
-        self._wake.set()
+        if incarnation.generation == child.generation and child.is_starting:
+            child.enter(ChildState.READY)
+            self._report.ready(child)
+            self._wake.set()
 
     def _on_end(self, child: Child, incarnation: Incarnation) -> None:
         if child.state is ChildState.STUCK:
             child.enter(ChildState.STOPPED)
-        self._exits.append(_Exit(child, incarnation.generation))
+        self._exits.append(Exit(child, incarnation.generation))
         self._wake.set()
 
     def _changed(self) -> None:
@@ -203,10 +158,9 @@ class Tree:
             if not child.is_starting or child.current.start_by > trio.current_time():
                 continue
             if not await _ladder.cancel(child):
-                self._report_stuck(child)
-            error = ChildNotReady(
-                f"{child.name} was not ready within {child.spec.start_budget:g} s"
-            )
+                self._report.stuck(child)
+            budget = child.spec.start_budget
+            error = ChildNotReady(f"{child.name} was not ready within {budget:g} s")
             error.__cause__ = child.current.failure
             child.current.failure = error
             late.append(child)
@@ -218,18 +172,18 @@ class Tree:
         if self._finished or self._plan.shutdown.requested.is_set():
             self.dropped = True
             for child in failed:
-                self._fail(child, Response.STOP)
+                self._fail(child, Response.DROP)
             return
-        leaving = [child for child in failed if _may_leave(child.spec)]
+        leaving = [child for child in failed if child.spec.may_leave]
         for child in leaving:
             self._fail(child, Response.LEAVE)
         failed = [child for child in failed if child not in leaving]
         if any(child.state is ChildState.STUCK for child in failed):
-            self._give_up(failed, "cannot be ended, hence not be replaced")
+            self._give_up(failed, _CANNOT_END)
         elif any(child.spec.restart is Restart.TEMPORARY for child in failed):
             self._give_up(failed, "failed for good")
         elif any(self._is_first_start(child) for child in failed):
-            self._give_up(failed, "failed at the first start", FirstStartFailed)
+            self._give_up(failed, "failed at the first start", kind=FirstStartFailed)
         elif failed:
             await self._restart(failed)
 
@@ -262,26 +216,31 @@ class Tree:
             limit = f" more than {policy.intensity} times in {policy.period:g} s"
             self._give_up(failed, f"failed{limit if policy.intensity else ''}")
             return
+        errors: list[Exception] = []
         for incident, delay in zip(found, delays, strict=True):
             assert delay is not None
-            for place in incident.failed:
-                self._fail(self.children[place], Response.RESTART, delay, now + delay)
-            for place in reversed(incident.affected):
-                if not await self._take_along(self.children[place], now + delay):
+            errors += [
+                self._fail(child, Response.RESTART, delay=delay, due=now + delay)
+                for child in self._at(incident.failed)
+            ]
+            for child in reversed(self._at(incident.affected)):
+                if not await self._take_along(child, now + delay):
+                    stuck = f"{child.name} {_CANNOT_END}"
+                    self._quit(RestartLimitExceeded(stuck, [*errors, ChildCannotEnd(stuck)]))
                     return
 
     def _count(self, incident: Incident, now: float) -> float | None:
-        children = [self.children[place] for place in incident.failed]
-        uptimes = {child.name: child.current.uptime for child in children}
+        uptimes = {child.name: child.current.uptime for child in self._at(incident.failed)}
         return self.restarts.incident(now, uptimes)
+
+    def _at(self, places: Sequence[int]) -> list[Child]:
+        return [self.children[place] for place in places]
 
     async def _take_along(self, child: Child, due: float) -> bool:
         """Stop one that is affected, for a restart when it is *due*; False: it is stuck."""
         temporary = child.spec.restart is Restart.TEMPORARY
         if child.state in ALIVE:
             if not await self._stop(child):
-                child.current.failure = ChildCannotEnd(f"{child.name} cannot be ended")
-                self._give_up([child], "cannot be ended, hence not be replaced")
                 return False
             if temporary:
                 child.enter(ChildState.STOPPED)
@@ -297,10 +256,26 @@ class Tree:
         """Stop a child, and tell what it leaves behind; False: it is stuck."""
         ended = await _ladder.stop(child, self._plan.shutdown)
         if not ended:
-            self._report_stuck(child)
+            self._report.stuck(child)
         elif child.current.failure is not None:
-            self._tell(child, Response.STOP)
+            self._report.failed(child, Response.STOP)
         return ended
+
+    def _fail(
+        self,
+        child: Child,
+        response: Response,
+        *,
+        delay: float | None = None,
+        due: float | None = None,
+    ) -> Exception:
+        """Tell of the failure of a child that has ended, and let it enter what follows."""
+        error = self._report.failed(child, response, delay)
+        if response is Response.RESTART:
+            child.enter(ChildState.BACKOFF, due)
+        elif child.state is not ChildState.STUCK:
+            child.enter(ChildState.FAILED)
+        return error
 
     def _give_up(
         self,
@@ -313,42 +288,9 @@ class Tree:
         reason = f"{', '.join(child.name for child in failed)} {what}"
         if len(causes) > 1:
             reason += f" ({'; '.join(f'{child.name}: {child.last_failure}' for child in failed)})"
-        self._failure = kind(reason, causes)
+        self._quit(kind(reason, causes))
+
+    def _quit(self, failure: RestartLimitExceeded) -> None:
+        self._failure = failure
         self._finished = True
-        self._plan.emit(GaveUp(supervisor=self._plan.name, reason=reason, causes=tuple(causes)))
-
-    def _fail(
-        self, child: Child, response: Response, delay: float | None = None, due: float | None = None
-    ) -> Exception:
-        """Tell of the failure of a child that has ended, and let it enter what follows."""
-        error = self._tell(child, response, delay)
-        if response is Response.RESTART:
-            child.enter(ChildState.BACKOFF, due)
-        elif child.state is not ChildState.STUCK:
-            child.enter(ChildState.FAILED)
-        return error
-
-    def _tell(self, child: Child, response: Response, delay: float | None = None) -> Exception:
-        error = child.current.failure
-        assert error is not None
-        event = ChildFailed(
-            **self._of(child),
-            error=error,
-            text=child.note(error),
-            response=response,
-            delay=delay,
-            restarts=self.restarts.count(trio.current_time()),
-            intensity=self._plan.policy.intensity,
-            period=self._plan.policy.period,
-        )
-        self._plan.emit(event)
-        return error
-
-    def _report_stuck(self, child: Child) -> None:
-        stack = _ladder.describe(child)
-        self._plan.emit(ChildStuck(**self._of(child), budget=child.spec.cancel_budget, stack=stack))
-
-
-def _may_leave(spec: ChildSpec) -> bool:
-    """Whether the others go on without a child that has failed."""
-    return spec.restart is Restart.TEMPORARY and not spec.significant
+        self._report.gave_up(str(failure), failure.causes)
