@@ -122,7 +122,7 @@ async def test_a_service_from_its_activation_to_its_end(tmp_path: Path) -> None:
         async with trio.open_nursery() as nursery:
             engine = SimulatorConfig(handshake=handshake, vocab_size=2048)
             nursery.start_soon(serve_simulator, engine)
-            await service.wait_told(r"^READY=1\nSTATUS=.*ready")
+            await service.wait_told(r"^READY=1\nSTATUS=ready: the engine serves\n$")
 
             assert await service.status_of("/health") == 200
 

@@ -187,7 +187,10 @@ async def test_handed_over_it_is_left_alone_until_it_is_taken_back() -> None:
     source = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: 1 / 0); time.sleep(600)"
     with trio.fail_after(START_BUDGET):
         async with open_process(ProcessSpec(argv=script(source))) as process:
-            process.hand_over()
+            handle = process.handle
+
+            assert process.hand_over() == handle
+
             process.terminate()
             process.kill()
             await trio.sleep(0.1)  # a command would have arrived

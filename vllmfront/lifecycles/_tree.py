@@ -22,6 +22,7 @@ from vllmfront.environment import positive_number
 from vllmfront.lifecycles._api import FLUSH_BUDGET, ApiServer
 from vllmfront.lifecycles._config import ServeConfig
 from vllmfront.lifecycles._engine import REAP_BUDGET, STOP_BUDGET, ManagedEngine
+from vllmfront.lifecycles._facts import Facts
 from vllmfront.lifecycles._model import DrainingSlot, ModelLoader
 from vllmfront.lifecycles._service import Service, ServiceReport
 from vllmfront.lifecycles._stats import DEFAULT_INTERVAL, StatsLog
@@ -61,7 +62,7 @@ def plan_tree(parts: Parts) -> Supervisor:
         _model(parts, slot, loaded),
         _api(parts, slot, snapshot),
         *_stats(parts),
-        *_service_report(parts, loaded),
+        *_service_report(parts, slot, loaded, snapshot),
     ]
     root = Supervisor("root", children, RestartPolicy(intensity=0), shutdown=parts.shutdown)
     return root
@@ -117,15 +118,33 @@ def _stats(parts: Parts) -> Sequence[ChildSpec]:
     return [ChildSpec(name="stats", run=stats.run, restart=Restart.TRANSIENT)]
 
 
-def _service_report(parts: Parts, loaded: trio.Event) -> Sequence[ChildSpec]:
+def _service_report(
+    parts: Parts,
+    slot: DrainingSlot,
+    loaded: trio.Event,
+    snapshot: Callable[[], SupervisorSnapshot],
+) -> Sequence[ChildSpec]:
     """It is the last to start, when all others are ready, and the first to learn of the end."""
     if not parts.service.notifier.enabled:
         return ()
+    facts = Facts(
+        config=parts.config,
+        client=parts.client,
+        slot=slot,
+        shutdown=parts.shutdown,
+        tree=snapshot,
+        started=trio.current_time(),
+    )
+
+    def describe() -> str:
+        health = facts.health()
+        return f"{health.state.value}: {health.reason}"
+
     report = ServiceReport(
         notifier=parts.service.notifier,
         wait_state=parts.client.wait_state,
         loaded=loaded,
         shutdown=parts.shutdown,
-        describe=lambda: f"engine {parts.client.state.value}",
+        describe=describe,
     )
     return [ChildSpec(name="service-report", run=report.run)]
