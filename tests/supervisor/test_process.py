@@ -13,6 +13,7 @@ from tests.supervisor.process_rig import (
     descriptors,
     parent_of,
     pids_in,
+    program,
     script,
     wait_for,
     wait_for_family,
@@ -134,6 +135,38 @@ async def test_nobody_survives_a_killed_reaper(tmp_path: Path, clean: bool) -> N
 
     assert end.status == -signal.SIGKILL
     assert end.tail == ("(the supervising process was killed)",)
+
+
+async def test_orphans_that_come_to_us_are_collected(tmp_path: Path) -> None:
+    """As in a container whose first process we are."""
+    source = """
+        import ctypes, os, pathlib, signal, sys, trio
+        from tests.supervisor.process_rig import children, parent_of, pids_in, wait_for_family
+        from vllmfront.supervisor import ProcessSpec, open_process
+
+        async def main():
+            ids = pathlib.Path(sys.argv[1])
+            async with open_process(ProcessSpec(argv=sys.argv[2:])) as process:
+                await wait_for_family(ids)
+                ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+                os.kill(parent_of(process.pid), signal.SIGKILL)
+                await process.wait()
+            assert children() == set(), children()
+
+        trio.run(main)
+    """
+    ids = tmp_path / "pids"
+    async with program(source, str(ids), *script(FAMILY, str(ids))) as owner:
+        with trio.fail_after(START_BUDGET):
+            assert await owner.wait() == 0
+
+
+async def test_a_long_command_line_arrives_whole() -> None:
+    source = "import sys; sys.exit(sum(map(len, sys.argv[1:])) != 300_000)"
+    spec = ProcessSpec(argv=script(source, *["x" * 100_000] * 3))
+    with trio.fail_after(START_BUDGET):
+        async with open_process(spec) as process:
+            assert (await process.wait()).status == 0
 
 
 async def test_a_daemon_is_killed_with_the_program_that_left_it(tmp_path: Path) -> None:

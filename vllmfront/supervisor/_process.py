@@ -18,6 +18,7 @@ from vllmfront.errors import StartupFailed, VllmFrontError
 from vllmfront.supervisor._reaper_link import (
     TREE_VARIABLE,
     ReaperLink,
+    collect,
     kill_tree,
     new_token,
 )
@@ -240,10 +241,13 @@ class ManagedProcess:
             self._reaper,
             self.pid,
         )
+        found = {self.pid}
         with trio.move_on_after(_KILL_BUDGET):
             # Again, until nobody is found: some may have been starting others.
-            while await trio.to_thread.run_sync(kill_tree, self.pid, self._token):  # noqa: ASYNC110
+            while alive := await trio.to_thread.run_sync(kill_tree, self.pid, self._token):
+                found |= alive
                 await trio.sleep(_KILL_INTERVAL)
+        collect(found)
 
 
 @asynccontextmanager

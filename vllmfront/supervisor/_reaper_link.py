@@ -5,6 +5,7 @@ import json
 import os
 import secrets
 import signal
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -133,8 +134,8 @@ class ReaperLink:
         os.close(self._reports)
 
 
-def kill_tree(leader: int, token: str) -> int:
-    """Kill what a reaper that is gone has left; return how many processes that were.
+def kill_tree(leader: int, token: str) -> set[int]:
+    """Kill what a reaper that is gone has left; return the ids of those that were still alive.
 
     Found by the leader's session and by the tree's token in their environment: a process that
     has given itself a title has lost the token, one that opened a session of its own the leader's.
@@ -143,7 +144,7 @@ def kill_tree(leader: int, token: str) -> int:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
     mark = f"{TREE_VARIABLE}={token}".encode()
-    killed = 0
+    killed = set()
     for entry in _PROC.glob("[0-9]*"):
         with contextlib.suppress(OSError, IndexError):
             # The name in parentheses may hold anything: fields count from its end.
@@ -151,5 +152,15 @@ def kill_tree(leader: int, token: str) -> int:
             ours = int(session) == leader or mark in (entry / "environ").read_bytes().split(b"\0")
             if ours and state != b"Z":
                 os.kill(int(entry.name), signal.SIGKILL)
-                killed += 1
+                killed.add(int(entry.name))
     return killed
+
+
+def collect(pids: Collection[int]) -> None:
+    """Collect those of the dead that have become children of ours.
+
+    Orphans do where we are the first process of a container.
+    """
+    for pid in pids:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
