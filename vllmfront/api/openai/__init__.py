@@ -1,6 +1,6 @@
 """The OpenAI-compatible inference routes: chat and text completions, tokenize, detokenize."""
 
-from vllmfront.api.openai._edge import shutting_down
+from vllmfront.api.openai._closing import shutting_down
 from vllmfront.api.openai._gate import GateLimits
 from vllmfront.api.openai._routes import OpenAiRoutes
 from vllmfront.api.openai._service import Engine, ModelService, ServiceOptions, ServiceSlot

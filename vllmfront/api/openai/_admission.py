@@ -92,15 +92,28 @@ class Admission(Struct, kw_only=True, frozen=True):
         Raises:
             RequestRejected: The prompt is empty, or a value does not fit.
         """
-        service, sampling, body = self.service, self.sampling, self.body
+        service, sampling = self.service, self.sampling
         max_model_len = service.max_model_len
         if not token_ids:
             reject_empty_prompt(sampling.surface, request_id, given_as_ids=given_as_ids)
+        params = self.known_params(len(token_ids))
+        if params is None:
+            params = await self._lowered(len(token_ids), max_model_len)
+        return self.request_with(params, token_ids, request_id, template_kwargs)
 
+    def request_with(
+        self,
+        params: SamplingParams,
+        token_ids: list[int],
+        request_id: str,
+        template_kwargs: Mapping[str, Any],
+    ) -> EngineRequest:
+        """Return the engine request for a checked prompt and its lowered sampling."""
+        body = self.body
         return EngineRequest(
             request_id=request_id,
             prompt_token_ids=token_ids,
-            sampling=await self._lowered(len(token_ids), max_model_len),
+            sampling=params,
             arrival_time=self.marks.arrival,
             cache_salt=body.cache_salt,
             data_parallel_rank=self.marks.data_parallel_rank,
@@ -110,13 +123,14 @@ class Admission(Struct, kw_only=True, frozen=True):
             reasoning_parser_kwargs={"chat_template_kwargs": template_kwargs},
         )
 
+    def known_params(self, prompt_length: int) -> SamplingParams | None:
+        """Return the lowered sampling for a prompt so long, where it is known already."""
+        room = self.service.max_model_len - prompt_length
+        max_tokens = resolve_max_tokens(self.sampling, self.service.generation, room)
+        return self.prepared.lowered.get(max_tokens)
+
     async def _lowered(self, prompt_length: int, max_model_len: int) -> SamplingParams:
         service, sampling = self.service, self.sampling
-        room = max_model_len - prompt_length
-        max_tokens = resolve_max_tokens(sampling, service.generation, room)
-        known = self.prepared.lowered.get(max_tokens)
-        if known is not None:
-            return known
         short = not sampling.bad_words or len(self.http.body) <= INLINE_SIZE
         params = await self.offload.run(
             short,
@@ -147,9 +161,9 @@ class Admission(Struct, kw_only=True, frozen=True):
     def pipelines(self) -> Pipelines:
         return Pipelines(self.service.tokenizer, self.sampling)
 
-    def usage(self, requests: Sequence[EngineRequest]) -> Usage:
+    def usage(self, prompt_tokens: int) -> Usage:
         return Usage(
-            prompt_tokens=sum(len(request.prompt_token_ids) for request in requests),
+            prompt_tokens=prompt_tokens,
             cached_tokens=0 if self.service.options.prompt_tokens_details else None,
         )
 

@@ -1,9 +1,11 @@
 """``POST /v1/chat/completions``."""
 
+from collections.abc import Awaitable, Sequence
+
 import trio
 
-from vllmfront.api.http import ResponseWriter
-from vllmfront.api.openai._admission import Admission, fit_text
+from vllmfront.api.http import Exchange, ResponseWriter
+from vllmfront.api.openai._admission import Admission, fit_ids, fit_text
 from vllmfront.api.openai._answers import AnswerParts, chat_answer, is_short
 from vllmfront.api.openai._body import Body
 from vllmfront.api.openai._call import InferenceCall
@@ -21,14 +23,14 @@ from vllmfront.api.openai._keep_alive import KeepAlives
 from vllmfront.api.openai._logprobs import ChatLogprobsWriter
 from vllmfront.api.openai._marks import read_marks
 from vllmfront.api.openai._offload import INLINE_MESSAGES, INLINE_SIZE, Offload
-from vllmfront.api.openai._run import Admitted, run_streamed, run_whole
+from vllmfront.api.openai._run import Admitted, begin_streamed, run_streamed, run_whole
 from vllmfront.api.openai._sampling import PreparedSampling
 from vllmfront.api.openai._service import ModelService, ServiceSlot
 from vllmfront.api.openai._stream import StreamedAnswer
 from vllmfront.api.openai._time_limit import in_time
 from vllmfront.api.openai._usage import usage_json
 from vllmfront.chat import ChatPrompt, InvalidMessages, available_tools, parse_messages, parse_tools
-from vllmfront.engine import EngineRequest
+from vllmfront.engine import EngineRequest, OutputSink
 from vllmfront.errors import MalformedRequest, RequestRejected
 from vllmfront.text import check_request, check_schema
 
@@ -51,72 +53,129 @@ class ChatCompletions:
         self._heads = heads
         self._keep_alives = keep_alives
 
-    async def __call__(self, call: InferenceCall, response: ResponseWriter) -> None:
+    def __call__(self, call: InferenceCall, response: ResponseWriter) -> Awaitable[None]:
+        """Answer: what is short and streamed begins at once, all else in the caller's task."""
         service = self._slot.require()
         service.check_ready()
-        request = call.http
-        short = len(request.body) <= INLINE_SIZE
-        since = None if short else trio.current_time()
-        body = await self._offload.run(short, lambda: _BODY.decode(request))
-        check_chat_form(body)
+        if len(call.http.body) > INLINE_SIZE:
+            return self._serve_long(service, call, response)
+        body = _BODY.decode(call.http)
         prepared = service.chat_sampling.prepare(body)
-        short_chat = short and len(body.messages) <= INLINE_MESSAGES
-        try:
-            chat = await self._offload.run(short_chat, lambda: chat_prompt(body))
-        except MalformedRequest:
-            raise
-        except RequestRejected as error:
-            check_order(service, body, prepared, error)
-            raise
-        check_order(service, body, prepared)
-        check_tools(body, available_tools(chat.tools, chat.messages))
-        marks = read_marks(request, body, service, _ID_PREFIX, since=since)
+        if prepared.checked and body.stream and len(body.messages) <= INLINE_MESSAGES:
+            exchange = self._begin(service, call, response, body, prepared)
+            if exchange is not None:
+                return exchange
+        return self._serve(service, call, response, body, prepared)
+
+    def _begin(
+        self,
+        service: ModelService,
+        call: InferenceCall,
+        response: ResponseWriter,
+        body: ChatCompletionRequest,
+        prepared: PreparedSampling,
+    ) -> Exchange | None:
+        """Begin an answer of one choice; None: something in it might take long."""
+        if body.chat_template is not None or (body.n or 1) > 1:
+            return None
+        chat = _checked_chat(service, body, prepared)
+        admission = self._admission(service, call, body, prepared)
+        rendered = service.renderer.render(chat)
+        tokenizer = service.tokenizer
+        if len(rendered.text) > tokenizer.inline_characters:
+            return None
+        token_ids = fit_ids(
+            service,
+            prepared.request,
+            tokenizer.encode(rendered.text, bool(body.add_special_tokens)),
+            known=tokenizer.stays_in_vocabulary,
+        )
+        params = admission.known_params(len(token_ids))
+        if params is None or not token_ids:
+            return None
+        marks = admission.marks
+        request = admission.request_with(params, token_ids, marks.id, rendered.template_kwargs)
+        admitted = Admitted(service=service, marks=marks, requests=[request])
+        answer, [sink] = self._streamed(admission, token_ids, response, _echo(body, chat))
+        return begin_streamed(call, admitted, answer, response, sink)
+
+    async def _serve_long(
+        self, service: ModelService, call: InferenceCall, response: ResponseWriter
+    ) -> None:
+        since = trio.current_time()
+        body = await self._offload.run(short=False, function=lambda: _BODY.decode(call.http))
+        prepared = service.chat_sampling.prepare(body)
+        await self._serve(service, call, response, body, prepared, since=since)
+
+    async def _serve(
+        self,
+        service: ModelService,
+        call: InferenceCall,
+        response: ResponseWriter,
+        body: ChatCompletionRequest,
+        prepared: PreparedSampling,
+        *,
+        since: float | None = None,
+    ) -> None:
+        short = since is None and len(body.messages) <= INLINE_MESSAGES
+        chat = await self._offload.run(short, lambda: _checked_chat(service, body, prepared))
+        admission = self._admission(service, call, body, prepared, since=since)
+        # How long a client's own template takes does not depend on how long the chat is.
+        short = short and chat.chat_template is None
+        rendering = _render(admission, chat, short=short)
+        deadline = admission.marks.deadline
+        engine_request = await (rendering if short else in_time(deadline, rendering))
+        admitted = Admitted(service=service, marks=admission.marks, requests=[engine_request])
+        if not body.stream:
+            await _answer(call, admission, admitted, response, _echo(body, chat))
+            return
+        answer, sinks = self._streamed(
+            admission, engine_request.prompt_token_ids, response, _echo(body, chat)
+        )
+        await run_streamed(call, admitted, answer, [sinks])
+
+    def _admission(
+        self,
+        service: ModelService,
+        call: InferenceCall,
+        body: ChatCompletionRequest,
+        prepared: PreparedSampling,
+        *,
+        since: float | None = None,
+    ) -> Admission:
+        marks = read_marks(call.http, body, service, _ID_PREFIX, since=since)
         call.gate.widen(call, body.n or 1)
-        admission = Admission(
+        return Admission(
             service=service,
             offload=self._offload,
-            http=request,
+            http=call.http,
             body=body,
             marks=marks,
             prepared=prepared,
             object=b"chat.completion",
         )
-        # How long a client's own template takes does not depend on how long the chat is.
-        short_chat = short_chat and chat.chat_template is None
-        rendering = _render(admission, chat, short=short_chat)
-        engine_request = await (rendering if short_chat else in_time(marks.deadline, rendering))
-        admitted = Admitted(service=service, marks=marks, requests=[engine_request])
-        echo = chat.messages[-1].text if body.echo and body.continue_final_message else ""
-        if body.stream:
-            await self._stream(call, admission, admitted, response, echo)
-        else:
-            await _answer(call, admission, admitted, response, echo)
 
-    async def _stream(
-        self,
-        call: InferenceCall,
-        admission: Admission,
-        admitted: Admitted,
-        response: ResponseWriter,
-        echo: str,
-    ) -> None:
+    def _streamed(
+        self, admission: Admission, prompt_ids: Sequence[int], response: ResponseWriter, echo: str
+    ) -> tuple[StreamedAnswer, list[OutputSink]]:
+        """Return an answer that nothing was sent of yet, and the pipelines of its choices."""
         body = admission.body
         assert isinstance(body, ChatCompletionRequest)
-        prompt_ids = admitted.requests[0].prompt_token_ids
         head = admission.head(chunk=b".chunk").event_json()
         choices = body.n or 1
         answer = StreamedAnswer(
             response,
             head,
-            admission.usage(admitted.requests),
+            admission.usage(len(prompt_ids)),
             choices=choices,
             include_usage=body.wants_usage,
             heads=self._heads,
         )
+        running = body.wants_running_usage
         extras = Extras(
             logprobs=_logprobs_of(admission),
             token_ids=bool(body.return_token_ids),
-            running_usage=len(prompt_ids) if body.wants_running_usage else None,
+            running_usage=len(prompt_ids) if running else None,
             interval=admission.sampling.stream_interval or 1,
         )
         pipelines = admission.pipelines
@@ -128,7 +187,7 @@ class ChatCompletions:
                     index,
                     echo=echo,
                     prompt_token_ids=prompt_ids if body.return_token_ids else None,
-                    usage=usage_json(len(prompt_ids), 0) if body.wants_running_usage else None,
+                    usage=usage_json(len(prompt_ids), 0) if running else None,
                 ),
                 prompt_ids,
                 extras,
@@ -137,7 +196,36 @@ class ChatCompletions:
         ]
         if self._keep_alives is not None:
             self._keep_alives.watch(answer)
-        await run_streamed(call, admitted, answer, [sinks])
+        return answer, sinks
+
+
+def _checked_chat(
+    service: ModelService, body: ChatCompletionRequest, prepared: PreparedSampling
+) -> ChatPrompt:
+    """Return the chat of *body*, once nothing is against the body as a whole.
+
+    Raises:
+        RequestRejected: Something is.
+    """
+    if not prepared.checked:
+        check_chat_form(body)
+    try:
+        chat = chat_prompt(body)
+    except MalformedRequest:
+        raise
+    except RequestRejected as error:
+        check_order(service, body, prepared, error)
+        raise
+    if not prepared.checked or body.cache_salt == "":
+        check_order(service, body, prepared)
+    if body.tool_choice is not None or chat.tools:
+        check_tools(body, available_tools(chat.tools, chat.messages))
+    return chat
+
+
+def _echo(body: ChatCompletionRequest, chat: ChatPrompt) -> str:
+    """Return what leads the answer: the message that it continues, where that was asked for."""
+    return chat.messages[-1].text if body.echo and body.continue_final_message else ""
 
 
 async def _render(admission: Admission, chat: ChatPrompt, *, short: bool) -> EngineRequest:
@@ -167,7 +255,7 @@ async def _answer(
 ) -> None:
     body = admission.body
     prompt_ids = admitted.requests[0].prompt_token_ids
-    usage = admission.usage(admitted.requests)
+    usage = admission.usage(len(prompt_ids))
     pipelines = admission.pipelines
     choices = [pipelines.whole(usage, prompt_ids) for _ in range(body.n or 1)]
     metrics = await run_whole(call, admitted, [choices])

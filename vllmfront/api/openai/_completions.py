@@ -126,7 +126,7 @@ class Completions:
         answer = StreamedAnswer(
             response,
             head,
-            admission.usage(admitted.requests),
+            admission.usage(_num_tokens(admitted)),
             choices=len(prompts) * per_prompt,
             include_usage=body.wants_usage,
             heads=self._heads,
@@ -220,7 +220,7 @@ async def _answer(
 ) -> None:
     body = admission.body
     assert isinstance(body, CompletionRequest)
-    usage = admission.usage(admitted.requests)
+    usage = admission.usage(_num_tokens(admitted))
     pipelines = admission.pipelines
     sinks = await _for_each_choice(
         len(prompts),
@@ -271,6 +271,10 @@ async def _engine_requests(admission: Admission, prompts: Sequence[Prompt]) -> l
             )
         )
     return requests
+
+
+def _num_tokens(admitted: Admitted) -> int:
+    return sum(len(request.prompt_token_ids) for request in admitted.requests)
 
 
 def _echoes(

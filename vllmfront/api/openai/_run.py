@@ -5,8 +5,10 @@ from collections.abc import Sequence
 import trio
 from msgspec import Struct
 
+from vllmfront.api.http import ResponseWriter
 from vllmfront.api.openai._call import InferenceCall
-from vllmfront.api.openai._edge import close_cause, shutting_down
+from vllmfront.api.openai._closing import close_cause, shutting_down
+from vllmfront.api.openai._exchange import StreamExchange
 from vllmfront.api.openai._marks import RequestMarks
 from vllmfront.api.openai._service import ModelService
 from vllmfront.api.openai._stream import StreamedAnswer
@@ -28,6 +30,28 @@ class Admitted(Struct, kw_only=True, frozen=True):
     """One a prompt."""
 
 
+def begin_streamed(
+    call: InferenceCall,
+    admitted: Admitted,
+    answer: StreamedAnswer,
+    response: ResponseWriter,
+    sink: OutputSink,
+) -> StreamExchange:
+    """Send a request of one choice, whose answer goes on by itself.
+
+    Raises:
+        VllmFrontError: It could not be sent; there is no response yet.
+    """
+    call.admitted = admitted
+    stream = admitted.service.engine.submit_all(admitted.requests, [[sink]])
+    call.stream = stream
+    call.gate.queue(call)
+    _show_metrics(admitted, answer, stream)
+    exchange = StreamExchange(call, answer, response, stream)
+    exchange.begin()
+    return exchange
+
+
 async def run_streamed(
     call: InferenceCall, admitted: Admitted, answer: StreamedAnswer, sinks: Sinks
 ) -> None:
@@ -39,10 +63,7 @@ async def run_streamed(
         VllmFrontError: It could not be sent; there is no response yet.
     """
     stream = await _prepare(call, admitted, sinks)
-    if admitted.service.options.per_request_metrics:
-        answer.metrics = lambda: metrics_json(
-            times_of(stream), stream.num_generated_tokens, omit_unknown=True
-        )
+    _show_metrics(admitted, answer, stream)
     stream.on_begun = answer.start
     try:
         async with stream:
@@ -89,6 +110,13 @@ async def _prepare(call: InferenceCall, admitted: Admitted, sinks: Sinks) -> Req
     call.stream = stream
     call.gate.queue(call)
     return stream
+
+
+def _show_metrics(admitted: Admitted, answer: StreamedAnswer, stream: RequestStream) -> None:
+    if admitted.service.options.per_request_metrics:
+        answer.metrics = lambda: metrics_json(
+            times_of(stream), stream.num_generated_tokens, omit_unknown=True
+        )
 
 
 def times_of(stream: RequestStream) -> RequestTimes:

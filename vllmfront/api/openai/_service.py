@@ -34,6 +34,17 @@ class Engine(Protocol):
     def max_model_len(self) -> int | None:
         """The smallest context of all engines; None until one has joined."""
 
+    def submit_all(
+        self,
+        requests: Sequence[EngineRequest],
+        sinks: Sequence[Sequence[OutputSink]] | None = None,
+    ) -> RequestStream:
+        """Prepare requests that begin and end together, and have few choices.
+
+        Raises:
+            RequestRejected: An engine could not survive one.
+        """
+
     async def prepare_all(
         self,
         requests: Sequence[EngineRequest],

@@ -50,6 +50,9 @@ class RequestStream:
         self.on_begun: Callable[[], None] | None = None
         """Called when something has an engine to be sent to, before any output can come."""
 
+        self.on_ended: Callable[[], None] | None = None
+        """Called when all of it has ended, after who waits for that was woken."""
+
         self.begun = False
         """Whether something has had an engine to be sent to."""
 
@@ -101,12 +104,25 @@ class RequestStream:
         if len(self.children) > CHOICES_A_TURN:
             await self._begin_in_turns()
         else:
-            self._dispatch.begin(self, self.children)
-            if self.num_parked < self._live:
-                self.note_begin()
+            self.begin()
         if not self.begun:
             await self._wait_begun()
         return self
+
+    def begin(self) -> None:
+        """Send it without waiting for an engine; for who ends it by ``leave``, not by a block.
+
+        Raises:
+            VllmFrontError: As entering the block does.
+        """
+        self._dispatch.begin(self, self.children)
+        if self.num_parked < self._live:
+            self.note_begin()
+
+    def leave(self, cause: TerminalCause) -> None:
+        """Abort what lives; nothing where all has ended."""
+        if self._live:
+            self._books.leave(self, cause)
 
     async def _begin_in_turns(self) -> None:
         self._beginning = True
@@ -224,6 +240,8 @@ class RequestStream:
             self._wake()
             if self._buffer is not None:
                 self._buffer.wake()
+        if self._live == 0 and self.on_ended is not None:
+            self.on_ended()
 
     def _wake(self) -> None:
         if self._waiter is not None:
