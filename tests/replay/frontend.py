@@ -18,8 +18,8 @@ from vllmfront.api.openai import ModelService
 from vllmfront.engine import EngineClient, EngineClientConfig, GuardLimits, open_engine_client
 from vllmfront.lifecycles import EngineConfig, ModelConfig, ServeConfig, ServerConfig
 from vllmfront.lifecycles._api import ApiServer
-from vllmfront.lifecycles._model import DrainingSlot, load_service
-from vllmfront.supervisor import Shutdown
+from vllmfront.lifecycles._model import DrainingSlot, load_files, make_service
+from vllmfront.supervisor import Reloads, RestartPolicy, Shutdown, Supervisor
 
 MODEL = pathlib.Path(__file__).parents[1] / "data" / "tiny-chat"
 CONFIG = ServeConfig(
@@ -108,12 +108,17 @@ async def open_frontend(
         client.set_limits(GuardLimits(vocab_size=VOCABULARY, max_model_len=None))
         slot = DrainingSlot()
         slot.put(attrs.evolve(await _loaded_once(), engine=client))
+        shutdown = Shutdown(budget=0, margin=0)
         api = ApiServer(
             config=CONFIG,
             listeners=listeners,
             client=client,
             slot=slot,
-            shutdown=Shutdown(budget=0, margin=0),
+            shutdown=shutdown,
+            reloads=Reloads(),
+            refuse=lambda: None,
+            on_server=lambda _server: None,
+            tree=Supervisor("root", [], RestartPolicy(intensity=0), shutdown=shutdown).snapshot,
         )
         await nursery.start(api.run, trio.Event())
         assert client.handshake_address is not None
@@ -131,7 +136,7 @@ async def _loaded_once() -> ModelService:
     """Return the model, which only the first test waits for."""
     if not _services:
         async with open_engine_client(EngineClientConfig()) as client:
-            _services.append(await load_service(CONFIG, client))
+            _services.append(make_service(await load_files(CONFIG), CONFIG, client))
     return _services[0]
 
 

@@ -24,6 +24,13 @@ LISTENER = Group(
             help="listen on a Unix socket instead of host and port",
         ),
         Flag(
+            name="--pid-file",
+            target="listen.pid_file",
+            parse=values.non_empty,
+            metavar="FILE",
+            help="file that names the process that serves, for vllmfront reload",
+        ),
+        Flag(
             name="--shutdown-timeout",
             target="server.shutdown_timeout",
             # Whole seconds: the engine is told, too, and takes nothing else.

@@ -48,6 +48,9 @@ class ApiServer:
     refuse: Callable[[], None]
     """Called when nobody will answer any more: whoever owns the listeners closes them."""
 
+    on_server: Callable[[HttpServer], None]
+    """Called with the server once it accepts clients."""
+
     tree: Callable[[], SupervisorSnapshot]
     """Shows the supervisor above."""
 
@@ -69,6 +72,7 @@ class ApiServer:
                 await nursery.start(routes.serve_timers, name="stream timers")
                 server = await nursery.start(serve_http, listeners, handler, http)
                 metrics.server = server.statistics
+                self.on_server(server)
                 reload = functools.partial(reload_certificates, server, http.tls)
                 with self.reloads.offering("certificates", reload):
                     task_status.started()

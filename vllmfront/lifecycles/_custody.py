@@ -61,6 +61,11 @@ class EngineCustody:
         self._ours.set()
 
     @property
+    def inherits(self) -> bool:
+        """Whether a process that runs already is the next that is opened."""
+        return self._inherited is not None
+
+    @property
     def ours(self) -> bool:
         """Whether what becomes of the process is our business."""
         return self._ours.is_set()

@@ -11,12 +11,12 @@ from vllmfront.engine import EngineClient, EngineState
 from vllmfront.errors import EngineDied, StartupFailed, VllmFrontError
 from vllmfront.lifecycles._command import ENVIRONMENT, check_interpreter, engine_command
 from vllmfront.lifecycles._config import EngineConfig
+from vllmfront.lifecycles._custody import EngineCustody
 from vllmfront.lifecycles._one_error import one_error
 from vllmfront.supervisor import (
     ManagedProcess,
     ProcessSpec,
     Shutdown,
-    open_process,
     wait_any,
 )
 
@@ -43,6 +43,7 @@ class ManagedEngine:
     config: EngineConfig
     client: EngineClient
     shutdown: Shutdown
+    custody: EngineCustody
     socket_files: Sequence[str] = ()
     """Unix sockets of ours that nobody would remove if we were killed."""
 
@@ -69,11 +70,15 @@ class ManagedEngine:
     async def _run_process(self, nursery: trio.Nursery, stop: trio.Event) -> VllmFrontError | None:
         """Run the process; return what went wrong, or None when it was stopped."""
         spec = self._spec()
-        _LOGGER.info("starting the managed engine: %s", shlex.join(spec.argv))
+        if not self.custody.inherits:
+            _LOGGER.info("starting the managed engine: %s", shlex.join(spec.argv))
         failure: VllmFrontError | None = None
-        async with open_process(spec) as process:
+        async with self.custody.open(spec) as process:
             nursery.start_soon(self._kill_when_hurried, process)
-            await wait_any(stop.wait, process.wait, self.client.wait_lost)
+            await self._wait_end(process, stop)
+            if not self.custody.ours:
+                _LOGGER.info("the managed engine, process %d, goes on without us", process.pid)
+                return None
             if not stop.is_set():
                 failure = await self._explain(process)
             else:
@@ -85,6 +90,14 @@ class ManagedEngine:
                 self.client.expect_end()
         _LOGGER.info("the managed engine's process %d is gone", process.pid)
         return failure
+
+    async def _wait_end(self, process: ManagedProcess, stop: trio.Event) -> None:
+        """Return when the engine is to end, or has, unless it is another generation's by then."""
+        while True:
+            await wait_any(stop.wait, process.wait, self.client.wait_lost)
+            if self.custody.ours or stop.is_set():
+                return
+            await wait_any(stop.wait, self.custody.wait_ours)
 
     def _spec(self) -> ProcessSpec:
         address = self.client.handshake_address

@@ -24,7 +24,7 @@ from vllmfront.lifecycles._config import ChatConfig, ServeConfig
 from vllmfront.lifecycles._one_error import one_error
 from vllmfront.models import ModelDescription, load_model_description, read_text, resolve_model
 from vllmfront.supervisor import wait_any
-from vllmfront.text import SamplingLimits, load_tokenizer
+from vllmfront.text import SamplingLimits, Tokenizer, load_tokenizer
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -54,6 +54,16 @@ class DrainingSlot(ServiceSlot):
 
 
 @attrs.frozen(kw_only=True)
+class LoadedModel:
+    """What the model's files hold, ready for use."""
+
+    model: ModelDescription
+    tokenizer: Tokenizer
+    renderer: ChatRenderer
+    limits: SamplingLimits
+
+
+@attrs.frozen(kw_only=True)
 class ModelLoader:
     """Loads the model's files once, and fills the slot."""
 
@@ -61,20 +71,28 @@ class ModelLoader:
     client: EngineClient
     slot: DrainingSlot
     on_loaded: Callable[[], None]
+    preloaded: LoadedModel | None = None
+    """What was loaded before the client was opened."""
 
     async def run(
         self, stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         """Be the body of a child: ready at once, because the slot says so when it is empty.
 
+        What was loaded before is in the slot before that.
+
         Raises:
             ConfigurationError: The files are missing, unusable, or not for this deployment.
         """
+        if self.preloaded is not None:
+            self.slot.put(make_service(self.preloaded, self.config, self.client))
         task_status.started()
         with one_error():
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_cancel_when, stop, nursery.cancel_scope)
-                self.slot.put(await load_service(self.config, self.client))
+                if self.preloaded is None:
+                    loaded = await load_files(self.config)
+                    self.slot.put(make_service(loaded, self.config, self.client))
                 self.on_loaded()
                 await wait_any(self.client.wait_lost, self._announce)
                 nursery.cancel_scope.cancel(reason="the model is loaded")
@@ -90,7 +108,7 @@ class ModelLoader:
         )
 
 
-async def load_service(config: ServeConfig, client: EngineClient) -> ModelService:
+async def load_files(config: ServeConfig) -> LoadedModel:
     """Load tokenizer and templates in worker threads.
 
     Raises:
@@ -114,21 +132,26 @@ async def load_service(config: ServeConfig, client: EngineClient) -> ModelServic
         max_logprobs=config.decoding.max_logprobs,
         structured_backend=config.decoding.structured_outputs_backend,
     )
-    client.set_limits(_guard_limits(model, limits))
     renderer = await trio.to_thread.run_sync(
         lambda: _renderer(config.chat, model), abandon_on_cancel=True
     )
     if renderer.problem is not None:
         _LOGGER.warning("chats will fail: %s", renderer.problem)
     tokenizer = await load_tokenizer(model)
+    return LoadedModel(model=model, tokenizer=tokenizer, renderer=renderer, limits=limits)
+
+
+def make_service(loaded: LoadedModel, config: ServeConfig, client: EngineClient) -> ModelService:
+    """Join files and engines; what the files say of requests limits them from now on."""
+    model, limits = loaded.model, loaded.limits
+    client.set_limits(_guard_limits(model, limits))
     server, decoding = config.server, config.decoding
+    neutral = config.model.generation_config == "vllm"
     return ModelService(
         served_names=served_names(config),
-        tokenizer=tokenizer,
-        renderer=renderer,
-        generation=(
-            model.generation.neutral() if wanted.generation_config == "vllm" else model.generation
-        ),
+        tokenizer=loaded.tokenizer,
+        renderer=loaded.renderer,
+        generation=model.generation.neutral() if neutral else model.generation,
         engine=client,
         options=ServiceOptions(
             stream_interval=decoding.stream_interval,

@@ -10,6 +10,8 @@
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 
 import attrs
 import trio
@@ -21,9 +23,26 @@ from vllmfront.engine.transport import remove_stale_sockets
 from vllmfront.environment import switch
 from vllmfront.lifecycles._api import FLUSH_BUDGET
 from vllmfront.lifecycles._config import ListenConfig, ServeConfig
+from vllmfront.lifecycles._custody import EngineCustody
 from vllmfront.lifecycles._engine import REAP_BUDGET, STOP_BUDGET
+from vllmfront.lifecycles._generation import (
+    Generation,
+    UpgradeTrigger,
+    adopt_listeners,
+    check_ranks,
+    files_of,
+    open_upgrades,
+)
+from vllmfront.lifecycles._model import load_files
 from vllmfront.lifecycles._service import open_service
 from vllmfront.lifecycles._tree import Parts, plan_tree
+from vllmfront.lifecycles.upgrade import (
+    Estate,
+    PidFile,
+    Predecessor,
+    check_free,
+    open_predecessor,
+)
 from vllmfront.supervisor import Shutdown
 
 _LOGGER = logging.getLogger(__name__)
@@ -56,41 +75,82 @@ async def serve(  # noqa: ASYNC128 (the child that listens calls it)
         VllmFrontError: It could not start, or could not go on; one error, with its causes.
     """
     config.check()
-    shutdown = Shutdown(
-        budget=config.server.shutdown_timeout, margin=FLUSH_BUDGET + STOP_BUDGET + REAP_BUDGET
-    )
-    await trio.to_thread.run_sync(remove_stale_sockets)
-    async with (
-        open_service(shutdown, reload_log_level=reload_log_level) as service,
-        open_listeners(_listen_config(config.listen)) as ears,
-        open_engine_client(_client_config(config)) as client,
-    ):
-        _announce(config, ears, client)
-        root = plan_tree(
-            Parts(
-                config=config,
-                listeners=ears,
-                client=client,
-                shutdown=shutdown,
-                service=service,
-                on_loaded=on_loaded,
-            )
+    path = config.listen.pid_file
+    pid_file = None if path is None else Path(path).absolute()  # noqa: ASYNC240 - looks at nothing
+    async with open_predecessor(os.environ) as predecessor:
+        preloaded, estate = None, None
+        if predecessor is not None:
+            check_ranks(predecessor.estate.engines.legacy, _client_config(config).ranks)
+            preloaded = await load_files(config)
+            estate = await predecessor.take_over()
+        elif pid_file is not None:
+            check_free(pid_file)
+        shutdown = Shutdown(
+            budget=config.server.shutdown_timeout, margin=FLUSH_BUDGET + STOP_BUDGET + REAP_BUDGET
         )
-        serving = Serving(listeners=ears, handshake_address=client.handshake_address)
-        await root.run(shutdown.requested, task_status=_Readiness(task_status, serving))
+        await trio.to_thread.run_sync(remove_stale_sockets)
+        trigger = UpgradeTrigger()
+        async with (
+            open_service(shutdown, reload_log_level=reload_log_level, hand_over=trigger) as service,
+            _open_ears(config.listen, estate) as ears,
+            open_engine_client(
+                _client_config(config), inheritance=None if estate is None else estate.engines
+            ) as client,
+        ):
+            generation = Generation(
+                client=client,
+                listeners=ears,
+                custody=EngineCustody(None if estate is None else estate.process),
+                shutdown=shutdown,
+                notifier=service.notifier,
+                pid_file=None if pid_file is None else PidFile(pid_file),
+                predecessor=predecessor,
+                managed=config.engine.managed,
+                files=files_of(estate),
+            )
+            async with open_upgrades(generation, trigger):
+                _announce(config, ears, client, predecessor)
+                root = plan_tree(
+                    Parts(
+                        config=config,
+                        listeners=ears,
+                        client=client,
+                        shutdown=shutdown,
+                        service=service,
+                        generation=generation,
+                        preloaded=preloaded,
+                        on_loaded=on_loaded,
+                    )
+                )
+                serving = Serving(listeners=ears, handshake_address=client.handshake_address)
+                readiness = _Readiness(task_status, serving, generation.ready)
+                await root.run(shutdown.requested, task_status=readiness)
     _LOGGER.info("stopped")
 
 
 class _Readiness:
     """Passes readiness on, with what callers want to know."""
 
-    def __init__(self, task_status: trio.TaskStatus[Serving], serving: Serving) -> None:
+    def __init__(
+        self, task_status: trio.TaskStatus[Serving], serving: Serving, ready: trio.Event
+    ) -> None:
         self._task_status = task_status
         self._serving = serving
+        self._ready = ready
 
     def started(self, value: None = None) -> None:
         del value
+        self._ready.set()
         self._task_status.started(self._serving)
+
+
+def _open_ears(
+    listen: ListenConfig, estate: Estate | None
+) -> AbstractAsyncContextManager[list[Listener]]:
+    """Open the sockets for HTTP, or those of the process before us."""
+    if estate is not None:
+        return adopt_listeners(estate.listeners)
+    return open_listeners(_listen_config(listen))
 
 
 def _listen_config(listen: ListenConfig) -> HttpListenConfig:
@@ -114,6 +174,8 @@ def _client_config(
         all_local=all_ours,
         watch_loading=not all_ours,
         ready_timeout=engine.ready_timeout,
+        stall_timeout=engine.stall_timeout,
+        stall_restart=engine.stall_restart,
         recovery_wait=config.requests.recovery_wait,
         request_retries=config.requests.retries,
         continuation=config.requests.continuation,
@@ -125,10 +187,18 @@ def _client_config(
     )
 
 
-def _announce(config: ServeConfig, listeners: list[Listener], client: EngineClient) -> None:
+def _announce(
+    config: ServeConfig,
+    listeners: list[Listener],
+    client: EngineClient,
+    predecessor: Predecessor | None,
+) -> None:
     scheme = "http" if config.server.tls.certfile is None else "https"
     for listener in listeners:
         _LOGGER.info("listening on %s", _url(scheme, listener))
+    if predecessor is not None:
+        _LOGGER.info("taking over from process %d, with its engines", predecessor.pid)
+        return
     if config.engine.managed:
         return
     _LOGGER.info(

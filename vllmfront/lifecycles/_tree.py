@@ -23,7 +23,8 @@ from vllmfront.lifecycles._api import FLUSH_BUDGET, ApiServer
 from vllmfront.lifecycles._config import ServeConfig
 from vllmfront.lifecycles._engine import REAP_BUDGET, STOP_BUDGET, ManagedEngine
 from vllmfront.lifecycles._facts import Facts
-from vllmfront.lifecycles._model import DrainingSlot, ModelLoader
+from vllmfront.lifecycles._generation import Generation, PredecessorHold
+from vllmfront.lifecycles._model import DrainingSlot, LoadedModel, ModelLoader
 from vllmfront.lifecycles._service import Service, ServiceReport
 from vllmfront.lifecycles._stats import DEFAULT_INTERVAL, StatsLog
 from vllmfront.supervisor import (
@@ -45,6 +46,10 @@ class Parts:
     client: EngineClient
     shutdown: Shutdown
     service: Service
+    generation: Generation
+    preloaded: LoadedModel | None
+    """The model's files, where they were read before a process was replaced."""
+
     on_loaded: Callable[[], None]
     """Called once, when the model's files have been read."""
 
@@ -59,6 +64,7 @@ def plan_tree(parts: Parts) -> Supervisor:
     loaded = trio.Event()
     children = [
         *_engine(parts),
+        *_predecessor_hold(parts),
         _model(parts, slot, loaded),
         _api(parts, slot, snapshot),
         *_stats(parts),
@@ -77,9 +83,21 @@ def _engine(parts: Parts) -> Sequence[ChildSpec]:
         config=config.engine,
         client=parts.client,
         shutdown=parts.shutdown,
+        custody=parts.generation.custody,
         socket_files=[each.unlink[0] for each in parts.listeners if each.unlink is not None],
     )
     return [ChildSpec(name="engine", run=engine.run, stop_budget=STOP_BUDGET + REAP_BUDGET)]
+
+
+def _predecessor_hold(parts: Parts) -> Sequence[ChildSpec]:
+    """It stops before the engine, which the process before this one may still need."""
+    if parts.generation.predecessor is None:
+        return ()
+    hold = PredecessorHold(parts.generation.predecessor, parts.shutdown)
+    budget = parts.config.server.shutdown_timeout + 2 * FLUSH_BUDGET
+    return [
+        ChildSpec(name="predecessor", run=hold.run, restart=Restart.TEMPORARY, stop_budget=budget)
+    ]
 
 
 def _model(parts: Parts, slot: DrainingSlot, loaded: trio.Event) -> ChildSpec:
@@ -87,7 +105,13 @@ def _model(parts: Parts, slot: DrainingSlot, loaded: trio.Event) -> ChildSpec:
         loaded.set()
         parts.on_loaded()
 
-    loader = ModelLoader(config=parts.config, client=parts.client, slot=slot, on_loaded=note_loaded)
+    loader = ModelLoader(
+        config=parts.config,
+        client=parts.client,
+        slot=slot,
+        on_loaded=note_loaded,
+        preloaded=parts.preloaded,
+    )
     return ChildSpec(name="model", run=loader.run, restart=Restart.TRANSIENT)
 
 
@@ -104,6 +128,7 @@ def _api(parts: Parts, slot: DrainingSlot, snapshot: Callable[[], SupervisorSnap
         shutdown=parts.shutdown,
         reloads=parts.service.reloads,
         refuse=refuse,
+        on_server=parts.generation.attach_server,
         tree=snapshot,
     )
     stop_budget = parts.config.server.shutdown_timeout + 2 * FLUSH_BUDGET

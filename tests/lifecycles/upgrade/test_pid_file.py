@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vllmfront.errors import ConfigurationError
-from vllmfront.lifecycles.upgrade import check_free, open_pid_file
+from vllmfront.lifecycles.upgrade import PidFile, check_free
 from vllmfront.lifecycles.upgrade._pid_file import read_pid
 
 HOLD = """
@@ -20,34 +20,35 @@ sys.stdin.read()
 """
 
 
-def test_the_file_names_the_process_for_the_block(tmp_path: Path) -> None:
+def test_the_file_names_the_process_until_it_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "pid"
-    with open_pid_file(path) as file:
-        assert file is not None
-        assert read_pid(path) is None
-        file.write()
-        assert path.read_text() == f"{os.getpid()}\n"
-        assert read_pid(path) == os.getpid()
-        with pytest.raises(ConfigurationError, match=f"process {os.getpid()} is serving"):
-            check_free(path)
+    file = PidFile(path)
+    assert read_pid(path) is None
+    file.write()
+    assert path.read_text() == f"{os.getpid()}\n"
+    assert read_pid(path) == os.getpid()
+    with pytest.raises(ConfigurationError, match=f"process {os.getpid()} is serving"):
+        check_free(path)
+
+    file.remove()
+    file.remove()
 
     assert list(tmp_path.iterdir()) == []
     check_free(path)
 
 
 def test_a_generation_that_leaves_spares_the_file_of_the_next(tmp_path: Path) -> None:
-    path = tmp_path / "pid"
-    with open_pid_file(path) as new:
-        assert new is not None
-        with open_pid_file(path) as old:
-            assert old is not None
-            old.write()
-            new.write()
+    old, new = PidFile(tmp_path / "pid"), PidFile(tmp_path / "pid")
+    old.write()
+    new.write()
+    old.remove()
+    assert read_pid(new.path) == os.getpid()
+    new.write()
+    assert read_pid(new.path) == os.getpid()
 
-        assert read_pid(path) == os.getpid()
-        new.write()
-        assert read_pid(path) == os.getpid()
-    assert not path.exists()
+    new.remove()
+
+    assert not new.path.exists()
 
 
 def test_a_killed_process_does_not_serve(tmp_path: Path) -> None:
@@ -65,17 +66,8 @@ def test_a_killed_process_does_not_serve(tmp_path: Path) -> None:
         assert read_pid(path) is None
 
 
-def test_without_a_pid_file_there_is_nothing_to_do() -> None:
-    with open_pid_file(None) as file:
-        assert file is None
-
-
 def test_an_unusable_path_is_named(tmp_path: Path) -> None:
-    with (
-        open_pid_file(tmp_path / "missing" / "pid") as file,
-        pytest.raises(ConfigurationError, match="cannot write the pid file"),
-    ):
-        assert file is not None
-        file.write()
+    with pytest.raises(ConfigurationError, match="cannot write the pid file"):
+        PidFile(tmp_path / "missing" / "pid").write()
     with pytest.raises(ConfigurationError, match="cannot read the pid file"):
         read_pid(tmp_path / ("x" * 300))

@@ -3,8 +3,8 @@
 from vllmfront.lifecycles.upgrade._ask import ask_upgrade
 from vllmfront.lifecycles.upgrade._channel import ChannelBroken
 from vllmfront.lifecycles.upgrade._estate import Estate, HeldListener
-from vllmfront.lifecycles.upgrade._pid_file import PidFile, check_free, open_pid_file
-from vllmfront.lifecycles.upgrade._predecessor import Predecessor, is_successor, open_predecessor
+from vllmfront.lifecycles.upgrade._pid_file import PidFile, check_free
+from vllmfront.lifecycles.upgrade._predecessor import Predecessor, open_predecessor
 from vllmfront.lifecycles.upgrade._successor import UpgradeFailed, own_command
 from vllmfront.lifecycles.upgrade._upgrades import Frontend, UpgradePlan, Upgrades
 
@@ -20,8 +20,6 @@ __all__ = [
     "Upgrades",
     "ask_upgrade",
     "check_free",
-    "is_successor",
-    "open_pid_file",
     "open_predecessor",
     "own_command",
 ]

@@ -7,17 +7,16 @@ anybody by now, and a signal that it does not expect would end it.
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from vllmfront.errors import ConfigurationError
 
 
 class PidFile:
-    """Our entry in a pid file; closed by leaving the block of ``open_pid_file``."""
+    """Our entry in a pid file."""
 
     def __init__(self, path: Path) -> None:
+        """Name the file, which nobody touches yet; its path should be absolute."""
         self.path = path
         self._file = -1
 
@@ -54,22 +53,6 @@ class PidFile:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
-
-
-@contextmanager
-def open_pid_file(path: Path | None) -> Iterator[PidFile | None]:
-    """Hold a pid file for the block, to be written when it is time; None: there is none.
-
-    The path should be absolute.
-    """
-    if path is None:
-        yield None
-        return
-    file = PidFile(path)
-    try:
-        yield file
-    finally:
-        file.remove()
 
 
 def check_free(path: Path) -> None:

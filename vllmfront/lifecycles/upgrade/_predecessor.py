@@ -3,7 +3,7 @@
 import logging
 import os
 import socket
-from collections.abc import AsyncGenerator, Callable, Mapping, MutableMapping
+from collections.abc import AsyncGenerator, Callable, MutableMapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -34,8 +34,10 @@ class Predecessor:
         """Set when its process has ended."""
 
         self.pid = int(message.fields.get("pid", 0))
+        self.estate = decode_estate(message)
+        """What would be ours if it died now."""
+
         self._channel = channel
-        self._estate = decode_estate(message)
         self._message = message
         self._serving = False
 
@@ -54,7 +56,7 @@ class Predecessor:
         message = None if self.gone.is_set() else await self._channel.receive()
         if message is None:
             self._note_end()
-            return self._estate
+            return self.estate
         estate = decode_estate(message)
         self._message.close()
         return estate
@@ -141,8 +143,3 @@ def _take_channel(environ: MutableMapping[str, str]) -> Channel | None:
     except (ValueError, OSError) as error:
         raise ConfigurationError(f"{CHANNEL_VARIABLE} is {text!r}, no open socket") from error
     return Channel(sock)
-
-
-def is_successor(environ: Mapping[str, str]) -> bool:
-    """Tell whether a running generation has started us."""
-    return bool(environ.get(CHANNEL_VARIABLE))

@@ -1,0 +1,260 @@
+"""This process as one in a row: what it took over from the one before, and leaves to the next."""
+
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+
+import attrs
+import trio
+
+from vllmfront.api.http import HttpServer, Listener, adopt_listener
+from vllmfront.engine import EngineClient, EngineLegacy, Inheritance
+from vllmfront.errors import ConfigurationError
+from vllmfront.lifecycles._custody import EngineCustody
+from vllmfront.lifecycles.upgrade import (
+    Estate,
+    HeldListener,
+    PidFile,
+    Predecessor,
+    UpgradePlan,
+    Upgrades,
+    own_command,
+)
+from vllmfront.supervisor import Notifier, Shutdown, wait_any
+
+_LOGGER = logging.getLogger(__name__)
+
+_REACH_BUDGET = 10.0
+"""Seconds for engines to reconnect; they try every 100 ms."""
+
+_IDLE_BUDGET = 60.0
+"""Seconds for which a process that was replaced keeps connections without a request open. Its
+clients may be about to send one, and closing would fail it; but one that sends none for so long
+will not be the one, and must not keep the process from ending."""
+
+
+@attrs.define(kw_only=True, eq=False)
+class Generation:
+    """The process that serves, as its upgrade sees it (``upgrade.Frontend``)."""
+
+    client: EngineClient
+    listeners: Sequence[Listener]
+    custody: EngineCustody
+    shutdown: Shutdown
+    notifier: Notifier
+    pid_file: PidFile | None
+    predecessor: Predecessor | None
+    managed: bool
+    ready: trio.Event = attrs.field(factory=trio.Event)
+    """Set when all parts of the program are up."""
+
+    server: HttpServer | None = None
+    files: dict[str, tuple[str, int, int]] = attrs.field(factory=dict)
+    """Files of Unix sockets that another generation removes, by the names of their listeners."""
+
+    _notify_address: str | None = None
+    _retired: bool = False
+
+    def attach_server(self, server: HttpServer) -> None:
+        """Take note of the server that accepts clients."""
+        self.server = server
+
+    # What an upgrade needs
+
+    def obstacle(self) -> str | None:
+        predecessor, succession = self.predecessor, self.client.succession
+        if predecessor is not None and not predecessor.gone.is_set():
+            return (
+                f"process {predecessor.pid} still serves what it has begun; "
+                "try again when it has ended"
+            )
+        if not self.ready.is_set() or self.server is None:
+            return "this process is starting"
+        if succession is None:
+            return "the engines were told their addresses by another program"
+        if self.managed and self.custody.process is None:
+            return "the engine's process is not running"
+        return succession.obstacle()
+
+    def estate(self) -> Estate:
+        assert self.client.succession is not None
+        return self._estate(self.client.succession.legacy())
+
+    def _estate(self, legacy: EngineLegacy) -> Estate:
+        succession, process = self.client.succession, self.custody.process
+        assert succession is not None
+        return Estate(
+            listeners=[
+                HeldListener(
+                    descriptor=each.socket.fileno(), name=each.name, unlink=self._file_of(each)
+                )
+                for each in self.listeners
+            ],
+            engines=Inheritance(
+                descriptors=[each.fileno() for each in succession.entrance.listeners],
+                legacy=legacy,
+            ),
+            process=None if process is None else process.handle,
+        )
+
+    def _file_of(self, listener: Listener) -> tuple[str, int, int] | None:
+        return listener.unlink or self.files.get(listener.name)
+
+    async def step_aside(self) -> Estate:
+        succession = self.client.succession
+        assert succession is not None
+        legacy = await succession.step_aside()
+        self.custody.hand_over()
+        for listener in self.listeners:
+            if listener.unlink is not None:
+                self.files[listener.name], listener.unlink = listener.unlink, None
+        return self._estate(legacy)
+
+    def lead(self) -> None:
+        for listener in self.listeners:
+            listener.unlink = self._file_of(listener)
+        self.files.clear()
+        if self.client.succession is not None:
+            self.client.succession.lead()
+        self.custody.take_back()
+        if self._retired:
+            self._retired = False
+            self.notifier.address = self._notify_address
+            if self.server is not None:
+                self.server.resume()
+            try:
+                self._write_pid_file()
+            except ConfigurationError as error:
+                _LOGGER.error("this process serves again, but is not found: %s", error)  # noqa: TRY400 - no bug of ours
+
+    async def retire(self, pid: int) -> None:
+        assert self.server is not None
+        self._retired = True
+        self.server.retire()
+        self._notify_address = self.notifier.address
+        await self.notifier.send(MAINPID=pid)
+        self.notifier.retire()
+
+    async def wait_idle(self) -> None:
+        assert self.server is not None
+        with trio.move_on_after(_IDLE_BUDGET):
+            await self.server.wait_drained()
+            return
+        self.server.begin_drain(keep_listening=True)
+        await self.server.wait_drained()
+
+    def stop(self, reason: str) -> None:
+        self.shutdown.request(reason)
+
+    # What following another process needs
+
+    async def join(self) -> None:
+        """Wait for the engines that the process before us has left; return when we may serve."""
+        succession = self.client.succession
+        assert succession is not None
+        if self.predecessor is None:
+            return
+        if self.predecessor.gone.is_set():
+            self.lead()
+        await succession.wait_reached(_REACH_BUDGET)
+
+    async def serve_presence(self) -> None:
+        """Say that this process serves, once it does, and watch the one before until it is gone."""
+        await self.ready.wait()
+        self._write_pid_file()
+        if self.predecessor is not None:
+            await self.predecessor.say_serving()
+            await self.predecessor.serve(self.shutdown, self.lead)
+
+    def _write_pid_file(self) -> None:
+        if self.pid_file is not None:
+            self.pid_file.write()
+
+
+class UpgradeTrigger:
+    """What SIGUSR2 calls, from before there is anything to upgrade."""
+
+    def __init__(self) -> None:
+        self.upgrades: Upgrades | None = None
+
+    def __call__(self) -> None:
+        if self.upgrades is None:
+            _LOGGER.warning("no upgrade now: this process is starting; it goes on")
+        else:
+            self.upgrades.request()
+
+
+@asynccontextmanager
+async def open_upgrades(generation: Generation, trigger: UpgradeTrigger) -> AsyncGenerator[None]:
+    """Let this process be replaced for as long as the block runs."""
+    await generation.join()
+    upgrades = Upgrades(
+        generation,
+        UpgradePlan(command=own_command()),
+        generation.shutdown,
+        pid_file=generation.pid_file,
+    )
+    trigger.upgrades = upgrades
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(upgrades.serve)
+            nursery.start_soon(generation.serve_presence)
+            yield
+            nursery.cancel_scope.cancel(reason="everything has ended")
+    finally:
+        trigger.upgrades = None
+        if generation.pid_file is not None:
+            generation.pid_file.remove()
+
+
+@asynccontextmanager
+async def adopt_listeners(held: Sequence[HeldListener]) -> AsyncGenerator[list[Listener]]:
+    """Serve the sockets that the process before us has left, for as long as the block runs.
+
+    Their files are removed by whoever is alone in the end: see ``Generation.lead``.
+
+    Raises:
+        ConfigurationError: A descriptor is no listening socket.
+    """
+    listeners = [adopt_listener(each.descriptor, each.name) for each in held]
+    try:
+        yield listeners
+    finally:
+        for listener in listeners:
+            listener.close()
+
+
+def check_ranks(legacy: EngineLegacy, ranks: Sequence[int]) -> None:
+    """Make sure that the engines which come down to us are those that we are to serve.
+
+    Raises:
+        ConfigurationError: They are not.
+    """
+    known = sorted({*legacy.registrations, *legacy.lost})
+    if known != list(ranks):
+        raise ConfigurationError(
+            f"the running process has engines {known}, this one is to serve {list(ranks)}: restart"
+        )
+
+
+def files_of(estate: Estate | None) -> dict[str, tuple[str, int, int]]:
+    """Return the files of Unix sockets that the process before us leaves, by listener."""
+    held = () if estate is None else estate.listeners
+    return {each.name: each.unlink for each in held if each.unlink is not None}
+
+
+@attrs.frozen
+class PredecessorHold:
+    """Keeps the engine for as long as the process before us still serves what it has begun."""
+
+    predecessor: Predecessor
+    shutdown: Shutdown
+
+    async def run(
+        self, stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Be the body of a child that stops before the engine does."""
+        task_status.started()
+        await wait_any(stop.wait, self.predecessor.gone.wait)
+        with trio.move_on_at(self.shutdown.end):
+            await wait_any(self.predecessor.gone.wait, self.shutdown.hurried.wait)
