@@ -90,8 +90,8 @@ async def test_a_child_that_fails_is_restarted_alone_until_it_is_too_often(
     raised = await run_for(100.0, tree)
 
     assert stage.events == ["one begins", *["two begins"] * 3, "one stopped"]
-    assert repr(raised) == "RestartLimitExceeded('two failed more than 2 times in 60 s')"
-    assert raised is not None
+    assert type(raised) is RestartLimitExceeded
+    assert str(raised) == "two failed too often: 2 restarts in 60 s did not help"
     assert repr(raised.__cause__) == "RuntimeError('two broke')"
 
 
@@ -202,7 +202,7 @@ async def test_the_start_budget_ends_with_readiness(autojump_clock: MockClock) -
 async def test_what_a_late_child_raises_when_cancelled_is_kept_as_the_cause(
     autojump_clock: MockClock,
 ) -> None:
-    async def run(
+    async def run(  # noqa: ASYNC128 (it is late)
         stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         try:
@@ -269,10 +269,9 @@ async def test_the_programs_end_is_no_childs_failure(autojump_clock: MockClock) 
     tree = supervisor(
         stage.child("one"), stage.child("two"), ChildSpec(name="three", run=run), intensity=9
     )
-    with pytest.raises(BaseExceptionGroup) as caught:
+    with pytest.RaisesGroup(SystemExit):
         await tree.run(trio.Event())
 
-    assert caught.group_contains(SystemExit)
     assert stage.events[2:] == ["two stopped", "one stopped"]
 
 

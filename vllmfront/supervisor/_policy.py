@@ -71,3 +71,11 @@ class RestartPolicy:
                 f"delays before the first {self.intensity} take {longest:g} s by themselves; "
                 "choose a longer period, fewer restarts, or shorter delays"
             )
+
+    @property
+    def limit(self) -> str:
+        """Say, after a failure, why there is no restart; empty where none is ever expected."""
+        if self.intensity == 0:
+            return ""
+        plural = "s" if self.intensity > 1 else ""
+        return f" too often: {self.intensity} restart{plural} in {self.period:g} s did not help"

@@ -212,9 +212,7 @@ class Tree:
         found = incidents(self._plan.strategy, places, len(self.children))
         delays = [self._count(incident, now) for incident in found]
         if None in delays:
-            policy = self._plan.policy
-            limit = f" more than {policy.intensity} times in {policy.period:g} s"
-            self._give_up(failed, f"failed{limit if policy.intensity else ''}")
+            self._give_up(failed, f"failed{self._plan.policy.limit}")
             return
         errors: list[Exception] = []
         for incident, delay in zip(found, delays, strict=True):
