@@ -24,10 +24,10 @@ UNKNOWN = "unanswered"
 UNKNOWN_OUTCOMES = frozenset({UNKNOWN, "left", "cut"})
 """Where the client did not see how the request ended."""
 
-UNDETECTABLE = frozenset({FaultKind.DROP, FaultKind.DUPLICATE, FaultKind.REORDER, FaultKind.GARBLE})
-"""What a frontend need not tell from honest words: messages are not numbered."""
+UNDETECTABLE = frozenset({FaultKind.DROP, FaultKind.DUPLICATE, FaultKind.REORDER})
+"""What a frontend cannot tell from honest words: messages are not numbered."""
 
-SILENCING = frozenset({FaultKind.LOSE, FaultKind.DROP, FaultKind.REORDER, FaultKind.GARBLE})
+SILENCING = frozenset({FaultKind.LOSE, FaultKind.DROP, FaultKind.REORDER})
 """What may take a request's end away, so that it waits until its client has lost patience."""
 
 
@@ -111,9 +111,7 @@ def _error_violations(
         if ask.deadline is None:
             yield "timed out without a deadline"
         return
-    if FaultKind.GARBLE in around.tampered:
-        return
-    if not around.troubled:
+    if not around.troubled and FaultKind.GARBLE not in around.tampered:
         yield f"an error without a reason for one: {error}"
     elif code not in RETRYABLE:
         yield f"an error that does not say that it is worth another try: {error}"

@@ -257,12 +257,13 @@ def test_tampering_that_nobody_can_notice_excuses_tokens_and_no_form() -> None:
     assert violations(STREAM, streamed(events[:-1]), around) != []
 
 
-def test_garbled_messages_excuse_an_error() -> None:
+def test_garbled_messages_excuse_an_error_and_no_wrong_words() -> None:
     around = Circumstances(tampered=frozenset({FaultKind.GARBLE}))
-    failed: list[Event | str] = [*events_of(STREAM)[:3], {"error": BROKEN}, "[DONE]"]
+    failed: list[Event | str] = [*events_of(STREAM)[:3], {"error": RETRY}, "[DONE]"]
 
     assert violations(STREAM, streamed(failed), around) == []
     assert violations(STREAM, streamed(failed), CALM) != []
+    assert violations(STREAM, streamed(missing(events_of(STREAM))), around) != []
 
 
 @pytest.mark.parametrize(

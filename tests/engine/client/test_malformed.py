@@ -1,5 +1,6 @@
 """What an engine may send that makes no sense, and what that costs."""
 
+from contextlib import AsyncExitStack
 from typing import Any
 
 import msgpack
@@ -15,9 +16,9 @@ from tests.engine._helpers import (
     request,
     settle,
 )
-from vllmfront.engine import EngineState, FinishReason, TerminalCause
+from vllmfront.engine import EngineState, FinishReason, SamplingParams, TerminalCause
 from vllmfront.engine.wire import DEAD_FRAME, plain_row
-from vllmfront.errors import EngineRequestFailed
+from vllmfront.errors import EngineRequestFailed, RequestInterrupted
 
 MESSAGES: list[list[bytes]] = [
     [b""],
@@ -43,19 +44,92 @@ ROWS: list[Any] = [
 
 
 @pytest.mark.parametrize("frames", MESSAGES)
-async def test_a_malformed_message_costs_that_message(frames: list[bytes]) -> None:
+async def test_after_a_malformed_message_requests_go_on_from_what_was_read(
+    frames: list[bytes],
+) -> None:
     async with open_engines() as (client, [engine]):
         sink = RecordingSink()
         async with client.submit(request(), [sink]) as stream:
             add = await engine.receive_add()
-            engine.send_tokens(add.internal_id, [1])
-            engine.send_frames(frames)
-            engine.send_tokens(add.internal_id, [2], FinishReason.STOP)
+            engine.send_tokens(add.internal_id, [11])
+            engine.send_frames(frames)  # it may have said 12
+            engine.send_tokens(add.internal_id, [13])
+            abort = await engine.receive_abort()
+            again = await engine.receive_add()
+            engine.send_tokens(again.internal_id, [12, 13], FinishReason.STOP)
             await stream.wait_finished()
 
-        assert sink.tokens == [1, 2]
+        assert abort.request_ids == [add.internal_id]
+        assert again.request.prompt_token_ids == [*add.request.prompt_token_ids, 11]
+        assert sink.tokens == [11, 12, 13]
         assert client.state is EngineState.READY
         assert client.metrics.snapshot().malformed_messages == 1
+        assert await engine.hears_nothing_more()
+        assert_idle(client)
+
+
+async def test_what_cannot_go_on_after_a_malformed_message_is_interrupted() -> None:
+    seeded = SamplingParams(max_tokens=9, temperature=1.0, seed=7)
+    async with open_engines() as (client, [engine]):
+        sink = RecordingSink()
+        with pytest.raises(RequestInterrupted, match="engine 0 sent something unreadable"):
+            async with client.submit(request(sampling=seeded), [sink]) as stream:
+                add = await engine.receive_add()
+                engine.send_tokens(add.internal_id, [11])
+                engine.send_frames([b"\xc1"])
+                await stream.wait_finished()
+
+        assert sink.tokens == [11]
+        assert (await engine.receive_abort()).request_ids == [add.internal_id]
+        assert_idle(client)
+
+
+async def test_a_malformed_message_concerns_its_engine_alone() -> None:
+    async with open_engines(2) as (client, [one, other]):
+        sinks = [RecordingSink(), RecordingSink()]
+        async with (
+            client.submit(request("a", data_parallel_rank=0), [sinks[0]]) as first,
+            client.submit(request("b", data_parallel_rank=1), [sinks[1]]) as second,
+        ):
+            adds = [await one.receive_add(), await other.receive_add()]
+            one.send_tokens(adds[0].internal_id, [1])
+            other.send_tokens(adds[1].internal_id, [1])
+            await settle()
+            one.send_frames([b"\xc1"])
+            await one.receive_abort()
+            again = await one.receive_add()
+            one.send_tokens(again.internal_id, [2], FinishReason.STOP)
+            other.send_tokens(adds[1].internal_id, [2], FinishReason.STOP)
+            await first.wait_finished()
+            await second.wait_finished()
+
+        assert [sink.tokens for sink in sinks] == [[1, 2], [1, 2]]
+        assert await other.hears_nothing_more()
+
+
+async def test_a_malformed_message_of_one_that_never_spoke_may_be_of_each_of_those() -> None:
+    async with open_engines(3) as (client, engines):
+        sinks = [RecordingSink() for _ in engines]
+        async with AsyncExitStack() as stack:
+            streams = [
+                await stack.enter_async_context(
+                    client.submit(request(f"r{rank}", data_parallel_rank=rank), [sink])
+                )
+                for rank, sink in enumerate(sinks)
+            ]
+            adds = [await engine.receive_add() for engine in engines]
+            engines[0].send_tokens(adds[0].internal_id, [1])
+            await settle()
+            engines[1].send_frames([b"\xc1"])
+            for rank in (1, 2):
+                await engines[rank].receive_abort()
+                adds[rank] = await engines[rank].receive_add()
+            for engine, add in zip(engines, adds, strict=True):
+                engine.send_tokens(add.internal_id, [2], FinishReason.STOP)
+            for stream in streams:
+                await stream.wait_finished()
+
+        assert [sink.tokens for sink in sinks] == [[1, 2], [2], [2]]
 
 
 @pytest.mark.parametrize("row", ROWS)
@@ -136,6 +210,10 @@ async def test_any_bytes_leave_the_client_working(frames: list[bytes]) -> None:
         async with client.submit(request()) as stream:
             add = await engine.receive_add()
             engine.send_frames(frames)
+            await settle()
+            if client.metrics.snapshot().malformed_messages:
+                await engine.receive_abort()
+                add = await engine.receive_add()
             engine.send_tokens(add.internal_id, [2], FinishReason.STOP)
             outputs = [output.new_token_ids async for output in stream]
 

@@ -1,6 +1,7 @@
 """Whose connection an output came over: the only way to tell whose last words a sentinel is."""
 
 import logging
+from collections.abc import Sequence
 
 from vllmfront.engine.client._membership import Membership
 from vllmfront.engine.client._rank import EngineRank
@@ -46,6 +47,16 @@ class OutputConnections:
         if owner is None and len(ranks) == 1:
             return next(iter(ranks.values()))
         return owner
+
+    def suspects(self, descriptor: int) -> Sequence[EngineRank]:
+        """Return whose connection *descriptor* may be, of present processes."""
+        owner = self.owner(descriptor)
+        if owner is not None:
+            return [owner]
+        if descriptor in self._replaced:
+            return []
+        known = set(self._owners.values())
+        return [engine for engine in self._membership.ranks.values() if engine not in known]
 
     def _forget(self, engine: EngineRank) -> None:
         """Note that *engine* is a new process, which cannot have connected yet."""

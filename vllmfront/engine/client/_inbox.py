@@ -50,7 +50,7 @@ class OutputInbox:
         self._ranks = membership.ranks
         self._lone = next(iter(membership.ranks.values())) if len(membership.ranks) == 1 else None
         self._membership = membership
-        self._lost: list[tuple[EngineRank, EngineDied]] = []
+        self._broken: list[tuple[EngineRank, EngineDied | None]] = []
         self._garble: dict[EngineRank, GarbleCount] = {}
 
     async def wait(self) -> None:
@@ -58,11 +58,11 @@ class OutputInbox:
         await self._receiver.wait_message()
 
     def drain(self) -> list[Arrival]:
-        """Read what is waiting, up to the loss of an engine or two milliseconds."""
+        """Read what is waiting, up to the break of an engine's stream or two milliseconds."""
         arrivals: list[Arrival] = []
         now = time.monotonic()
         deadline = now + MAX_READ_SECONDS
-        while now < deadline and not self._lost:
+        while now < deadline and not self._broken:
             message = self._receiver.receive_nowait()
             if message is None:
                 break
@@ -72,10 +72,13 @@ class OutputInbox:
             now = time.monotonic()
         return arrivals
 
-    def take_lost(self) -> list[tuple[EngineRank, EngineDied]]:
-        """Return the engines that are to be lost after what ``drain`` has returned, and why."""
-        lost, self._lost = self._lost, []
-        return lost
+    def take_broken(self) -> list[tuple[EngineRank, EngineDied | None]]:
+        """Return the engines whose stream broke after what ``drain`` has returned, and why.
+
+        Without an error a message was unreadable, and what it said is lost; with one the engine is.
+        """
+        broken, self._broken = self._broken, []
+        return broken
 
     def _read(self, message: Message, now: float) -> Arrival | None:
         frames = [frame.bytes for frame in message]
@@ -83,7 +86,8 @@ class OutputInbox:
             batch = decode_batch(frames)
         except ProtocolError as error:
             self._refuse(str(error))
-            self._count_garbled(self._connections.owner(_descriptor(message)), now)
+            for suspect in self._connections.suspects(_descriptor(message)):
+                self._take_garbled(suspect, now)
             return None
         if isinstance(batch, EngineDead):
             self._take_death(message)
@@ -122,14 +126,16 @@ class OutputInbox:
             if engine.state is _STALLED:
                 self._membership.engine_heard(engine)
 
-    def _count_garbled(self, engine: EngineRank | None, now: float) -> None:
-        """Give up *engine*, who sent something unreadable, if that is all that it sends."""
-        if engine is None or not engine.state.connected:
+    def _take_garbled(self, engine: EngineRank, now: float) -> None:
+        """Note that *engine* sent something unreadable; give it up if that is all that it sends."""
+        if not engine.state.connected:
             return
+        error = None
         count = self._garble.setdefault(engine, GarbleCount())
         if count.add(now):
             del self._garble[engine]
-            self._lost.append((engine, EngineDied(f"engine {engine.rank} {count.describe()}")))
+            error = EngineDied(f"engine {engine.rank} {count.describe()}")
+        self._broken.append((engine, error))
 
     def take_stats(self, engine: EngineRank, stats: Mapping[str, Any]) -> None:
         """Take one message's statistics; those of a lost engine say how things were."""
@@ -150,7 +156,7 @@ class OutputInbox:
             logger.warning("An engine that cannot be told yet reports its death")
         else:
             error = EngineDied(f"engine {engine.rank} reported that its core has failed")
-            self._lost.append((engine, error))
+            self._broken.append((engine, error))
 
 
 def _shows_life(engine: EngineRank, batch: Batch) -> bool:

@@ -50,6 +50,7 @@ class Membership:
         self._inputs = inputs
         self._watches_loading = watches_loading
         self._loss_observers: list[Callable[[EngineRank], None]] = []
+        self._hole_observers: list[Callable[[EngineRank], None]] = []
         self._arrival_observers: list[Callable[[EngineRank], None]] = []
         self._change_observers: list[Callable[[], None]] = []
         self._has_served = False
@@ -61,6 +62,10 @@ class Membership:
     def on_loss(self, observer: Callable[[EngineRank], None]) -> None:
         """Call *observer* with each engine that is lost, when all states say so already."""
         self._loss_observers.append(observer)
+
+    def on_hole(self, observer: Callable[[EngineRank], None]) -> None:
+        """Call *observer* with each engine of which an output was lost; it serves on."""
+        self._hole_observers.append(observer)
 
     def on_arrival(self, observer: Callable[[EngineRank], None]) -> None:
         """Call *observer* with each engine of which a new process says HELLO."""
@@ -173,6 +178,12 @@ class Membership:
         engine.error = None
         engine.enter(RankEvent.HEARD)
         self._update()
+
+    def engine_garbled(self, engine: EngineRank) -> None:
+        """Take note that *engine* said something about its requests that nobody can read."""
+        if engine.state.connected:
+            for observer in self._hole_observers:
+                observer(engine)
 
     def lose(self, engine: EngineRank, error: VllmFrontError) -> None:
         """Take note that *engine* is gone, unless that is known: the first cause sticks."""

@@ -70,8 +70,11 @@ class OutputReader:
             yield from self._push_merged(arrivals)
         self._abort_completed()
         self._pushing = False
-        for engine, error in self._inbox.take_lost():
-            self._membership.lose(engine, error)
+        for engine, error in self._inbox.take_broken():
+            if error is None:
+                self._membership.engine_garbled(engine)
+            else:
+                self._membership.lose(engine, error)
 
     def _push_directly(self, engine: EngineRank, batch: Batch, frames: Frames) -> Iterator[None]:
         """Push the rows of a lone message, each by itself."""

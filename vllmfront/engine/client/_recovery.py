@@ -1,4 +1,4 @@
-"""What becomes of requests whose engine is lost.
+"""What becomes of requests whose engine is lost, or of which some output is.
 
 Those that no engine has answered are sent again, those that were answered are continued where
 that is safe, and the rest ends with an error that invites another try. All go through the waiting
@@ -53,6 +53,7 @@ class Recovery:
         self._retries = retries
         self._wake = trio.Event()
         membership.on_loss(self._take_up)
+        membership.on_hole(self._begin_anew)
         membership.on_change(self._notice)
 
     async def serve(self) -> None:
@@ -88,6 +89,39 @@ class Recovery:
                 self._interrupt(child, f"{rank.death()}, and {problem}")
         if resends:
             _LOGGER.info("%d requests of engine %d will go on elsewhere", resends, rank.rank)
+        self._notice()
+
+    def _begin_anew(self, rank: EngineRank) -> None:
+        """Find a way for everything that *rank*, which serves on, may have said something about.
+
+        Each request goes on from what is known of it, under a new id; what the engine says under
+        the old one comes after a hole.
+        """
+        running = [
+            child
+            for child in self._books.children.values()
+            if child.rank is rank and not child.frames
+        ]
+        children = self._books.flush(running)
+        self._books.abort(children)
+        for child in children:
+            if not child.live or child.parked:
+                continue  # the abort has found the engine gone
+            problem = self._problem(child)
+            if problem is None:
+                self._leave_marks(child, rank)
+                self._books.withdraw(child)
+            else:
+                self._interrupt(
+                    child, f"engine {rank.rank} sent something unreadable, and {problem}"
+                )
+        if children:
+            _LOGGER.warning(
+                "%d requests of engine %d go on from what was read of them: it sent a message that "
+                "is unreadable",
+                len(children),
+                rank.rank,
+            )
         self._notice()
 
     def _problem(self, child: Child) -> str | None:
