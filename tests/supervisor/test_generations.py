@@ -17,6 +17,7 @@ from tests.supervisor.process_rig import (
     FAMILY,
     START_BUDGET,
     alive,
+    parent_of,
     pids_in,
     program,
     script,
@@ -142,7 +143,8 @@ async def test_the_process_outlives_the_generation_that_started_it(
 
 async def test_its_end_is_told_to_the_new_generation_alone(generations: Generations) -> None:
     await generations.commit()
-    leader = next(pid for pid in generations.family if os.getsid(pid) == pid)
+    family = generations.family
+    leader = next(pid for pid in family if parent_of(pid) not in family)
     os.kill(leader, signal.SIGUSR1)
     seen = await generations.seen_exit()
 
