@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from vllmfront.errors import ConfigurationError
-from vllmfront.lifecycles.upgrade import PidFile, check_free
+from vllmfront.lifecycles.upgrade import PidFile, _pid_file, check_free
 from vllmfront.lifecycles.upgrade._pid_file import read_pid
 
 HOLD = """
-import sys, pathlib
-from vllmfront.lifecycles.upgrade._pid_file import PidFile
-PidFile(pathlib.Path(sys.argv[1])).write()
+import pathlib, runpy, sys
+PidFile = runpy.run_path(sys.argv[2])["PidFile"]
+file = PidFile(pathlib.Path(sys.argv[1]))
+file.write()
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -54,7 +55,9 @@ def test_a_generation_that_leaves_spares_the_file_of_the_next(tmp_path: Path) ->
 def test_a_killed_process_does_not_serve(tmp_path: Path) -> None:
     path = tmp_path / "pid"
     with subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", HOLD, str(path), _pid_file.__file__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"

@@ -94,16 +94,20 @@ class Successor:
             self.process.kill()
         await self.process.wait()
 
-    async def _gone(self) -> UpgradeFailed:
+    async def wait_end(self) -> int | None:
+        """Return the exit status of a process that has hung up; None: it takes its time."""
         with trio.move_on_after(_EXIT_BUDGET):
-            status = await self.process.wait()
-            if status < 0:
-                name = signal.Signals(-status).name
-                return UpgradeFailed(f"process {self.pid} was killed by {name}")
-            return UpgradeFailed(
-                f"process {self.pid} ended with status {status}; its log tells why"
-            )
-        return UpgradeFailed(f"process {self.pid} has hung up; its log tells why")
+            return await self.process.wait()
+        return None
+
+    async def _gone(self) -> UpgradeFailed:
+        status = await self.wait_end()
+        if status is None:
+            return UpgradeFailed(f"process {self.pid} has hung up; its log tells why")
+        if status < 0:
+            name = signal.Signals(-status).name
+            return UpgradeFailed(f"process {self.pid} was killed by {name}")
+        return UpgradeFailed(f"process {self.pid} ended with status {status}; its log tells why")
 
 
 @asynccontextmanager

@@ -184,7 +184,9 @@ class Upgrades:
                 if said is Word.STOPPING:
                     self._frontend.stop(f"process {successor.pid}, which took over, is stopping")
             nursery.cancel_scope.cancel(reason="there is no successor any more")
-        if not self._shutdown.requested.is_set():
+        if self._shutdown.requested.is_set():
+            await successor.wait_end()
+        else:
             await _end(successor)
             _LOGGER.error(
                 "process %d, which took over, is gone; this one serves again", successor.pid
