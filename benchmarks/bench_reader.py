@@ -124,8 +124,16 @@ async def measured_reader(*, counted: bool) -> tuple[OutputReader, CannedReceive
             sampling=SamplingParams(max_tokens=100_000),
         )
         record = RequestRecord(arrival=time.monotonic(), prompt_tokens=3, max_tokens=None)
+        sink = NullSink()
         child = Child(
-            stream, 0, request=request, public_id=str(number), sink=NullSink(), record=record
+            stream=stream,
+            index=0,
+            request=request,
+            public_id=str(number),
+            sink=sink,
+            on_tokens=sink.on_tokens,
+            on_output=sink.on_output,
+            record=record,
         )
         child.kept = array("I")
         dispatch.prepare(child, set())

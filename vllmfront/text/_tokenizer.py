@@ -1,7 +1,6 @@
 """Tokens and text: one tokenizer over two libraries."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import tokenizers
@@ -22,14 +21,12 @@ _PIECE = 1 << 15
 _T = TypeVar("_T")
 
 
-@contextmanager
-def _no_surrogates() -> Iterator[None]:
-    try:
-        yield
-    except (UnicodeEncodeError, TypeError) as error:
-        raise RequestRejected(
-            "The prompt contains a lone surrogate, which cannot be encoded."
-        ) from error
+_NO_CHARACTER = (UnicodeEncodeError, TypeError)
+"""What the libraries raise for half of a surrogate pair."""
+
+
+def _lone_surrogate() -> RequestRejected:
+    return RequestRejected("The prompt contains a lone surrogate, which cannot be encoded.")
 
 
 def as_list(token_ids: Sequence[int]) -> list[int]:
@@ -111,8 +108,10 @@ class Tokenizer:
         Raises:
             RequestRejected: The text holds half of a surrogate pair, which is no character.
         """
-        with _no_surrogates():
+        try:
             return self._encoder.encode(text, add_special_tokens)
+        except _NO_CHARACTER as error:
+            raise _lone_surrogate() from error
 
     async def encode_async(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Encode *text*; what takes longer than about a millisecond does so in a worker thread.
@@ -141,8 +140,10 @@ class Tokenizer:
             return use(self.encode(text, add_special_tokens))
 
         def encode_and_use() -> _T:
-            with _no_surrogates():
+            try:
                 ids = self._encoder.encode_long(text, add_special_tokens)
+            except _NO_CHARACTER as error:
+                raise _lone_surrogate() from error
             return use(ids)
 
         return await trio.to_thread.run_sync(

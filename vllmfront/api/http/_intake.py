@@ -176,6 +176,12 @@ class Intake:
             if trio.current_time() < self._linger_until:
                 self._limit(self._config.linger_timeout)
             return
+        if self.phase is Phase.IDLE:
+            request = self._parser.take_whole(data)
+            if request is not None:
+                self._hold()
+                self._owner.on_request(request)
+                return
         self._parser.feed(data)
         if self.phase is not Phase.HELD:
             self._progress += len(data)

@@ -67,6 +67,20 @@ class RequestParser:
         """Whether a head has arrived, but not all of its body."""
         return self._head is not None
 
+    def take_whole(self, data: bytes) -> HttpRequest | None:
+        """Return the request that *data* is, where nothing is buffered and its head is known.
+
+        None: ``feed`` it.
+        """
+        if self._buffer or self._head is not None:
+            return None
+        end = data.find(_HEAD_END) + len(_HEAD_END)
+        head = self._heads.known(data[:end])
+        if head is None or head.chunked or len(data) != end + head.length:
+            return None
+        self.keep_alive = head.keep_alive
+        return self._request(head, data[end:])
+
     def feed(self, data: bytes) -> None:
         self._buffer += data
 
@@ -154,6 +168,9 @@ class RequestParser:
         assert head is not None
         self._head = None
         self.wants_continue = False
+        return self._request(head, body)
+
+    def _request(self, head: RequestHead, body: bytes) -> HttpRequest:
         return HttpRequest(
             method=head.method,
             path=head.path,

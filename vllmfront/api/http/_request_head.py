@@ -73,13 +73,17 @@ class HeadReader:
         self._config = config
         self._known: dict[bytes, RequestHead] = {}
 
+    def known(self, head: bytes) -> RequestHead | None:
+        """Return what *head* says if it was read before."""
+        return self._known.get(head)
+
     def read(self, head: bytes) -> RequestHead:
         """Return what *head*, from the method to the empty line, says.
 
         Raises:
             Rejection: It cannot be read, or exceeds a limit.
         """
-        known = self._known.get(head)
+        known = self.known(head)
         if known is not None:
             return known
         read = self._read(head)

@@ -108,6 +108,7 @@ def _engine_family(family: MetricFamily, model_name: str) -> Metric:
 
 
 def _http_families(http: HttpMetrics) -> Iterator[Metric]:
+    http.count_waiting()
     requests = CounterMetricFamily(
         "http_requests", "Answered requests.", labels=["method", "status", "handler"]
     )

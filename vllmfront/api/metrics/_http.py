@@ -1,6 +1,7 @@
 """What the HTTP side counts, in plain Python: an observation costs well under a microsecond."""
 
 from collections.abc import Callable
+from http import HTTPStatus
 
 import attrs
 
@@ -23,6 +24,10 @@ FINE_SECONDS = (
 )  # fmt: skip
 
 
+_CLASSES = {status.value: f"{status.value // 100}xx" for status in HTTPStatus}
+_MOST_WAITING = 256
+
+
 @attrs.define
 class HttpMetrics:
     """Requests by method, handler and status class; durations up to the response head."""
@@ -38,15 +43,29 @@ class HttpMetrics:
     inference: InferenceMetrics = attrs.field(factory=InferenceMetrics)
     """What becomes of the requests that engines are for."""
 
+    _waiting: list[tuple[str, str, float]] = attrs.field(factory=list)
+    """Method, handler and duration of answers that are in no histogram yet."""
+
     server: Callable[[], HttpStatistics] | None = None
     """The server's own books, of what no handler has seen; None before there is a server."""
 
     def observe(self, method: str, handler: str, status: int, seconds: float) -> None:
         """Count one answered request; *seconds* passed until its head was queued."""
-        key = (method, f"{status // 100}xx", handler)
+        key = (method, _CLASSES.get(status) or f"{status // 100}xx", handler)
         self.requests[key] = self.requests.get(key, 0) + 1
-        durations = self.durations.get((method, handler))
-        if durations is None:
-            durations = self.durations[method, handler] = Histogram(COARSE_SECONDS)
-        durations.observe(seconds)
-        self.all_durations.observe(seconds)
+        waiting = self._waiting
+        waiting.append((method, handler, seconds))
+        if len(waiting) >= _MOST_WAITING:
+            self.count_waiting()
+
+    def count_waiting(self) -> None:
+        """Put durations into the histograms, many at a time; due before these are read."""
+        waiting, self._waiting = self._waiting, []
+        self.all_durations.observe_all([seconds for _, _, seconds in waiting])
+        by_handler: dict[tuple[str, str], list[float]] = {}
+        for method, handler, seconds in waiting:
+            by_handler.setdefault((method, handler), []).append(seconds)
+        for key, durations in by_handler.items():
+            if key not in self.durations:
+                self.durations[key] = Histogram(COARSE_SECONDS)
+            self.durations[key].observe_all(durations)

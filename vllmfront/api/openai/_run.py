@@ -43,7 +43,8 @@ def begin_streamed(
         VllmFrontError: It could not be sent; there is no response yet.
     """
     call.admitted = admitted
-    stream = admitted.service.engine.submit_all(admitted.requests, [[sink]])
+    [request] = admitted.requests
+    stream = admitted.service.engine.submit_one(request, sink)
     call.stream = stream
     call.gate.queue(call)
     _show_metrics(admitted, answer, stream)

@@ -34,15 +34,11 @@ class Engine(Protocol):
     def max_model_len(self) -> int | None:
         """The smallest context of all engines; None until one has joined."""
 
-    def submit_all(
-        self,
-        requests: Sequence[EngineRequest],
-        sinks: Sequence[Sequence[OutputSink]] | None = None,
-    ) -> RequestStream:
-        """Prepare requests that begin and end together, and have few choices.
+    def submit_one(self, request: EngineRequest, sink: OutputSink) -> RequestStream:
+        """Prepare a request of one choice.
 
         Raises:
-            RequestRejected: An engine could not survive one.
+            RequestRejected: An engine could not survive it.
         """
 
     async def prepare_all(

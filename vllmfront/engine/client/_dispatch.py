@@ -35,7 +35,7 @@ class Dispatch:
         self._room = books.room
         self._posted: list[Child] = []
 
-    def prepare(self, child: Child, taken: set[str]) -> None:
+    def prepare(self, child: Child, taken: Collection[str]) -> None:
         """Name *child* and encode it; *taken* are the names of others that are not sent yet.
 
         Raises:
@@ -45,7 +45,6 @@ class Dispatch:
         internal_id = self._ids.internal(request.request_id)
         if internal_id in self._books.children or internal_id in taken:
             raise _id_taken(request.request_id)
-        taken.add(internal_id)
         self._encode(child, internal_id, request)
 
     def rename(self, child: Child, request: EngineRequest) -> None:

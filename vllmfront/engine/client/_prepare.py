@@ -11,6 +11,7 @@ from vllmfront.engine.client._buffer import OutputBuffer
 from vllmfront.engine.client._child import Child
 from vllmfront.engine.client._continuation import may_continue, may_continue_sampling
 from vllmfront.engine.client._dispatch import Dispatch
+from vllmfront.engine.client._known import KnownForm
 from vllmfront.engine.client._membership import Membership
 from vllmfront.engine.client._request_checks import RequestChecks
 from vllmfront.engine.client._stream import CHOICES_A_TURN, RequestStream
@@ -68,15 +69,37 @@ class Preparation:
                 if known is not None and choice.sampling is request.sampling:
                     child.encoded_sampling = known.encoded
                 self._dispatch.prepare(child, taken)
+                taken.add(child.internal_id)
                 children.append(child)
                 if index % CHOICES_A_TURN == CHOICES_A_TURN - 1:
                     yield
-        if len(children) == 1 and self._continuation:
-            [child] = children
-            sampling = child.request.sampling
-            safe = may_continue_sampling(sampling) if known is None else known.continuable
-            if safe and may_continue(child.request):
-                child.kept = array("I")
+        if len(children) == 1:
+            self._keep_tokens(children[0], known)
+
+    def prepare_one(self, stream: RequestStream, request: EngineRequest, sink: OutputSink) -> None:
+        """Add the only child of *stream*, as ``prepare`` does, for a request of one choice.
+
+        Raises:
+            RequestRejected: An engine could not survive it.
+        """
+        known = self._checks.check(request, self._checks.limits)
+        if known is None:
+            request = adapt_request(request, self._membership.info.vllm_version)
+        child = _child(stream, 0, request.request_id, request, sink)
+        if known is not None:
+            child.encoded_sampling = known.encoded
+        self._dispatch.prepare(child, ())
+        stream.children.append(child)
+        self._keep_tokens(child, known)
+
+    def _keep_tokens(self, child: Child, known: KnownForm | None) -> None:
+        """Have the tokens of *child* kept, where it can go on with them on another engine."""
+        if not self._continuation:
+            return
+        request = child.request
+        safe = may_continue_sampling(request.sampling) if known is None else known.continuable
+        if safe and may_continue(request):
+            child.kept = array("I")
 
 
 def _fitting(sinks: Sequence[OutputSink], request: EngineRequest) -> Sequence[OutputSink]:
@@ -96,4 +119,13 @@ def _child(
         prompt_tokens=len(request.prompt_token_ids),
         max_tokens=None if request.sampling is None else request.sampling.max_tokens,
     )
-    return Child(stream, index, request=request, public_id=public_id, sink=sink, record=record)
+    return Child(
+        stream=stream,
+        index=index,
+        request=request,
+        public_id=public_id,
+        sink=sink,
+        on_tokens=sink.on_tokens,
+        on_output=sink.on_output,
+        record=record,
+    )

@@ -46,6 +46,7 @@ class RankMetrics:
         self._gaps = gaps
         self._gap_bounds, self._gap_counts = gaps.bounds, gaps.counts
         self._ended: list[RequestRecord] = []
+        self._choices: list[tuple[int, int]] = []
         # The message being read:
         self._engine_time = 0.0
         self._now = 0.0
@@ -147,10 +148,13 @@ class RankMetrics:
         Many at a time, histogram by histogram: that is several times as cheap.
         """
         ended, self._ended = self._ended, []
+        choices, self._choices = self._choices, []
         answered = [one for one in ended if one.num_tokens]
         scheduled = [one for one in ended if one.scheduled_at]
         ran = [one for one in scheduled if one.num_tokens]
         values: dict[str, Iterable[float]] = {
+            "request_params_n": [number for number, _ in choices],
+            "request_max_num_generation_tokens": [longest for _, longest in choices],
             "e2e_request_latency_seconds": [one.ended_at - one.arrival for one in ended],
             "request_prompt_tokens": [one.prompt_tokens for one in ended],
             "request_generation_tokens": [one.num_tokens for one in ended],
@@ -177,8 +181,9 @@ class RankMetrics:
 
     def record_choices(self, choices: int, max_tokens_generated: int) -> None:
         """Count the end of one whole request: its ``n`` and the length of its longest choice."""
-        self._histograms["request_params_n"].observe(choices)
-        self._histograms["request_max_num_generation_tokens"].observe(max_tokens_generated)
+        self._choices.append((choices, max_tokens_generated))
+        if len(self._choices) >= _MOST_WAITING:
+            self._count_ended()
 
 
 def _decode_time(record: RequestRecord) -> float:

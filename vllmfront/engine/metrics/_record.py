@@ -2,52 +2,37 @@
 
 import math
 
+from msgspec import Struct
 
-class RequestRecord:
+
+class RequestRecord(Struct, kw_only=True, eq=False):
     """Marks of one engine request's life. Times of the engine's clock are 0.0 until known."""
 
-    __slots__ = (
-        "arrival",
-        "cached_tokens",
-        "clock_offset",
-        "corrupted",
-        "ended_at",
-        "first_token_at",
-        "last_token_at",
-        "left_after",
-        "max_tokens",
-        "num_tokens",
-        "preemptions",
-        "prompt_tokens",
-        "queued_at",
-        "scheduled_at",
-    )
+    arrival: float
+    """Our monotonic clock, in seconds."""
 
-    def __init__(self, *, arrival: float, prompt_tokens: int, max_tokens: int | None) -> None:
-        self.arrival = arrival
-        """Our monotonic clock, in seconds."""
+    prompt_tokens: int
+    max_tokens: int | None
+    num_tokens: int = 0
+    cached_tokens: int = 0
+    preemptions: int = 0
+    corrupted: bool = False
+    ended_at: float = 0.0
+    """Our monotonic clock."""
 
-        self.prompt_tokens = prompt_tokens
-        self.max_tokens = max_tokens
-        self.num_tokens = 0
-        self.cached_tokens = 0
-        self.preemptions = 0
-        self.corrupted = False
-        self.ended_at = 0.0
-        """Our monotonic clock."""
+    queued_at: float = 0.0
+    """This and the next ones: the engine's clock."""
 
-        # The engine's clock:
-        self.queued_at = 0.0
-        self.scheduled_at = 0.0
-        self.first_token_at = 0.0
-        self.last_token_at = 0.0
-        """Infinite between two engines."""
+    scheduled_at: float = 0.0
+    first_token_at: float = 0.0
+    last_token_at: float = 0.0
+    """Infinite between two engines."""
 
-        self.left_after = 0.0
-        """When the last token came from the engine that was lost, by the clock of that."""
+    left_after: float = 0.0
+    """When the last token came from the engine that was lost, by the clock of that."""
 
-        self.clock_offset = 0.0
-        """How far that clock was ahead of ours, in seconds."""
+    clock_offset: float = 0.0
+    """How far that clock was ahead of ours, in seconds."""
 
     def start_over(self) -> None:
         """Forget what the engine said about it: another one will say it anew."""

@@ -150,6 +150,8 @@ class MessageRouter(MessageReceiver):
         self, socket: zmq.Socket[bytes], *, unlink: Path | None = None, linger: int = 0
     ) -> None:
         super().__init__(socket, unlink=unlink, linger=linger)
+        # Without pyzmq's own layer for kinds of sockets that this is none of.
+        self._send = super(zmq.Socket, socket).send
         self._sleep: trio.CancelScope | None = None
 
     def send_nowait(self, identity: bytes, frames: Sequence[bytes]) -> None:
@@ -160,7 +162,7 @@ class MessageRouter(MessageReceiver):
             trio.ClosedResourceError: The socket was closed.
         """
         try:
-            send = self._socket.send
+            send = self._send
             send(identity, _MORE)
             for frame in frames[:-1]:
                 send(frame, _MORE)
