@@ -64,5 +64,25 @@ async def test_a_killed_engine_is_told_to_streams_and_leaves_nothing(
     assert not any(map(alive, below))
 
 
+@pytest.mark.slow
+async def test_nothing_survives_a_killed_reaper(settings: ServeConfig) -> None:
+    """Its processes have given themselves titles, and are told by their session alone."""
+    async with serving(settings, budget=300.0) as frontend:
+        await frontend.wait_ready()
+        below = engine_processes(frontend)
+        (reaper,) = {pid for pid in map(_parent, below) if b"_reaper.py" in _command(pid)}
+        os.kill(reaper, signal.SIGKILL)
+        await frontend.ended.wait()
+
+    assert frontend.error is not None
+    assert "(the supervising process was killed)" in str(frontend.error.__cause__)
+    assert len(below) > 1
+    assert not any(map(alive, below))
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def _command(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
