@@ -47,7 +47,18 @@ def test_every_option_reaches_a_field_that_exists() -> None:
 
 def test_values_arrive_with_their_types() -> None:
     made = config(
-        *("--port", "0", "--http-send-timeout", "1.5", "--max-logprobs", "-1"),
+        *(
+            "--port",
+            "0",
+            "--listen-fd",
+            "3",
+            "--listen-fd",
+            "4",
+            "--http-send-timeout",
+            "1.5",
+            "--max-logprobs",
+            "-1",
+        ),
         *("--hf-overrides", '{"a": {"b": null}}', "--allowed-origins", '["https://a"]'),
         *("--served-model-name", "one", "two", "--api-key", "k", "--api-key=l"),
         *("--trust-request-chat-template", "--enable-request-id-headers", "false"),
@@ -55,7 +66,7 @@ def test_values_arrive_with_their_types() -> None:
         *("--structured-outputs-config", '{"backend": "guidance", "x": 1}', "--ssl-certfile", "c"),
     )
 
-    assert made.listen.port == 0
+    assert (made.listen.port, made.listen.fds) == (0, (3, 4))
     assert made.server.send_timeout == 1.5
     assert made.decoding.max_logprobs == -1
     assert made.model.overrides == {"a": {"b": None}}

@@ -25,7 +25,7 @@ from tests.lifecycles.rig import (
     serving,
     wait_until,
 )
-from vllmfront.lifecycles import EngineConfig
+from vllmfront.lifecycles import EngineConfig, ListenConfig
 from vllmfront.simulator import SimulatorConfig, serve_simulator
 
 ACTIVATE = """
@@ -146,6 +146,19 @@ async def test_a_service_that_cannot_start_says_why(tmp_path: Path) -> None:
         with trio.fail_after(BUDGET):
             assert await service.process.wait() == 1
         await service.wait_told(r"^STATUS=failed: .*")
+
+
+async def test_sockets_that_were_inherited_are_served() -> None:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    settings = config(listen=ListenConfig(fds=[each.fileno() for each in sockets]))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.detach()  # from here on they are the frontend's
+    async with serving(settings) as frontend:
+        for port in ports:
+            response = await frontend.http.get(f"http://127.0.0.1:{port}/version")
+
+            assert response.status_code == 200
 
 
 async def test_a_hangup_without_tls_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,7 +1,7 @@
 """Options of ``serve`` about where clients and engines find us, and about the process."""
 
 from vllmfront.cli import _values as values
-from vllmfront.cli._flag import Flag, Group
+from vllmfront.cli._flag import Arity, Flag, Group
 
 _PORT = values.integer(0, 65535)
 _COUNT = values.integer(0, 2**31 - 1)
@@ -22,6 +22,15 @@ LISTENER = Group(
             target="listen.uds",
             metavar="PATH",
             help="listen on a Unix socket instead of host and port",
+        ),
+        Flag(
+            name="--listen-fd",
+            target="listen.fds",
+            arity=Arity.REPEATED,
+            parse=_COUNT,
+            metavar="FD",
+            help="serve a listening socket that whoever started us has opened; may be given "
+            "several times",
         ),
         Flag(
             name="--pid-file",

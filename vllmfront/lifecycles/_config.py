@@ -19,6 +19,9 @@ class ListenConfig:
     uds: str | None = None
     """Path of a Unix socket; host and port are then ignored."""
 
+    fds: Sequence[int] = ()
+    """Listening sockets that we have inherited; host and port are then ignored."""
+
     pid_file: str | None = None
     """Where it is written which process serves."""
 

@@ -154,9 +154,9 @@ def _open_ears(
 
 
 def _listen_config(listen: ListenConfig) -> HttpListenConfig:
-    if os.environ.get("LISTEN_PID") == str(os.getpid()):
+    if not listen.fds and os.environ.get("LISTEN_PID") == str(os.getpid()):
         return HttpListenConfig(systemd=True)
-    return HttpListenConfig(host=listen.host, port=listen.port, uds=listen.uds)
+    return HttpListenConfig(host=listen.host, port=listen.port, uds=listen.uds, fds=listen.fds)
 
 
 def _client_config(
