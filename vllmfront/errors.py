@@ -164,6 +164,10 @@ class EngineDied(VllmFrontError):
     """Raised to every stream and call of an engine that ended. Becomes a 500, health a 503."""
 
 
+class EngineStalled(EngineDied):
+    """Raised in its place where an engine was given up because of its silence: it may live."""
+
+
 class EngineRequestFailed(VllmFrontError):
     """Raised when the engine ends one request with an error of its own. Becomes a 500."""
 

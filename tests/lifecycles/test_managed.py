@@ -29,10 +29,10 @@ from tests.lifecycles.rig import (
 )
 from tests.lifecycles.test_external import finish_reason, slow_stream
 from vllmfront.errors import ConfigurationError, EngineDied, StartupFailed
-from vllmfront.lifecycles import EngineConfig, ServeConfig
+from vllmfront.lifecycles import EngineConfig, RestartConfig, ServeConfig
 
 
-def managed(folder: Path, *, engine: str = SIMULATE, **fields: float) -> ServeConfig:
+def managed(folder: Path, *, engine: str = SIMULATE, **fields: object) -> ServeConfig:
     python = fake_python(folder, engine=engine)
     return config(engine=EngineConfig(python=python, **fields))  # type: ignore[arg-type]
 
@@ -110,10 +110,11 @@ async def test_an_engine_that_is_not_ready_in_time_is_stopped(tmp_path: Path) ->
     assert is_gone(ids)
 
 
-async def test_the_death_of_an_engine_is_told_to_its_streams_and_ends_the_frontend(
+async def test_without_restarts_the_death_of_an_engine_ends_its_streams_and_the_frontend(
     tmp_path: Path,
 ) -> None:
-    async with serving(managed(tmp_path)) as frontend:
+    settings = managed(tmp_path, restart=RestartConfig(kind="never"))
+    async with serving(settings) as frontend:
         await frontend.wait_ready()
         assert frontend.serving is not None
         (pid,) = commanded(str(frontend.serving.handshake_address))

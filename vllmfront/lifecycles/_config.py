@@ -6,6 +6,7 @@ from typing import Any
 import attrs
 
 from vllmfront.errors import ConfigurationError
+from vllmfront.supervisor import Backoff, RestartPolicy
 
 
 @attrs.frozen(kw_only=True)
@@ -61,6 +62,27 @@ class RestartConfig:
     def enabled(self) -> bool:
         """Whether there are restarts at all."""
         return self.kind != "never" and self.intensity.restarts > 0
+
+    def policy(self) -> RestartPolicy:
+        """Return what the engine's supervisor goes by.
+
+        Raises:
+            ConfigurationError: Restarts would go on for ever.
+        """
+        try:
+            return RestartPolicy(
+                intensity=self.intensity.restarts if self.enabled else 0,
+                period=self.intensity.seconds,
+                backoff=Backoff(
+                    base=self.backoff, cap=self.backoff_cap, reset_after=self.backoff_reset
+                ),
+            )
+        except ValueError as error:
+            raise ConfigurationError(
+                f"--engine-restart-intensity {self.intensity}, --engine-restart-backoff "
+                f"{self.backoff:g} and --engine-restart-backoff-cap {self.backoff_cap:g} do not "
+                f"go together: {error}"
+            ) from None
 
 
 @attrs.frozen(kw_only=True)
@@ -282,6 +304,7 @@ class ServeConfig:
 
     def _check_restarts(self) -> None:
         engine = self.engine
+        engine.restart.policy()
         if engine.stall_restart is None:
             return
         if not engine.managed:

@@ -8,12 +8,10 @@ import trio
 from vllmfront.api.routes import HealthReport, SupervisionReport
 from vllmfront.engine import ClientSnapshot, EngineClient, MetricsSnapshot
 from vllmfront.lifecycles._config import ServeConfig
+from vllmfront.lifecycles._engine_tree import ENGINE
 from vllmfront.lifecycles._health import Draining, assess
 from vllmfront.lifecycles._model import DrainingSlot, served_names
 from vllmfront.supervisor import Shutdown, SupervisorSnapshot
-
-ENGINE = "engine"
-"""The child that supervises the managed engine."""
 
 
 @attrs.frozen(kw_only=True)

@@ -9,8 +9,8 @@
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 
 import attrs
@@ -21,6 +21,7 @@ from vllmfront.api.http import Listener, open_listeners
 from vllmfront.engine import EngineClient, EngineClientConfig, open_engine_client
 from vllmfront.engine.transport import remove_stale_sockets
 from vllmfront.environment import switch
+from vllmfront.errors import RestartLimitExceeded
 from vllmfront.lifecycles._api import FLUSH_BUDGET
 from vllmfront.lifecycles._config import ListenConfig, ServeConfig
 from vllmfront.lifecycles._custody import EngineCustody
@@ -124,8 +125,21 @@ async def serve(  # noqa: ASYNC128 (the child that listens calls it)
                 )
                 serving = Serving(listeners=ears, handshake_address=client.handshake_address)
                 readiness = _Readiness(task_status, serving, generation.ready)
-                await root.run(shutdown.requested, task_status=readiness)
+                with _told_by_the_lowest():
+                    await root.run(shutdown.requested, task_status=readiness)
     _LOGGER.info("stopped")
+
+
+@contextmanager
+def _told_by_the_lowest() -> Iterator[None]:
+    """Let the supervisor that gave up tell why: those above add that they had to follow."""
+    try:
+        yield
+    except RestartLimitExceeded as error:
+        lowest = error
+        while isinstance(lowest.__cause__, RestartLimitExceeded):
+            lowest = lowest.__cause__
+        raise lowest from lowest.__cause__
 
 
 class _Readiness:

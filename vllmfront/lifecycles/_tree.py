@@ -21,7 +21,8 @@ from vllmfront.engine import EngineClient
 from vllmfront.environment import positive_number
 from vllmfront.lifecycles._api import FLUSH_BUDGET, ApiServer
 from vllmfront.lifecycles._config import ServeConfig
-from vllmfront.lifecycles._engine import REAP_BUDGET, STOP_BUDGET, ManagedEngine
+from vllmfront.lifecycles._engine import ManagedEngine
+from vllmfront.lifecycles._engine_tree import supervised_engine
 from vllmfront.lifecycles._facts import Facts
 from vllmfront.lifecycles._generation import Generation, PredecessorHold
 from vllmfront.lifecycles._model import DrainingSlot, LoadedModel, ModelLoader
@@ -86,7 +87,7 @@ def _engine(parts: Parts) -> Sequence[ChildSpec]:
         custody=parts.generation.custody,
         socket_files=[each.unlink[0] for each in parts.listeners if each.unlink is not None],
     )
-    return [ChildSpec(name="engine", run=engine.run, stop_budget=STOP_BUDGET + REAP_BUDGET)]
+    return [supervised_engine(engine, config.engine.restart, parts.client, parts.shutdown)]
 
 
 def _predecessor_hold(parts: Parts) -> Sequence[ChildSpec]:

@@ -15,7 +15,7 @@ from vllmfront.engine.client._membership import Membership
 from vllmfront.engine.client._rank import EngineRank
 from vllmfront.engine.client._state import RankState
 from vllmfront.engine.client._utility import UtilityCalls
-from vllmfront.errors import EngineDied, EngineUnavailable, Reason
+from vllmfront.errors import EngineStalled, EngineUnavailable, Reason
 
 LOOKS = 20
 """Looks at an engine within the time that it may be silent."""
@@ -136,8 +136,8 @@ def _stalled(engine: EngineRank, silent: float) -> EngineUnavailable:
     )
 
 
-def _lost(engine: EngineRank, silent: float) -> EngineDied:
-    return EngineDied(
+def _lost(engine: EngineRank, silent: float) -> EngineStalled:
+    return EngineStalled(
         f"engine {engine.rank} was silent for {silent:.0f} seconds with requests in flight, "
         "more than --engine-stall-restart allows"
     )

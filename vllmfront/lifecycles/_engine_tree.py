@@ -1,0 +1,125 @@
+"""The managed engine's supervisor: its process is started again as the operator's policy says.
+
+::
+
+    engine          a handle, up at once; its own window and backoff; its failure ends the program
+    └─ process      ready once the engine in it serves, so the window's clock stands while it loads
+"""
+
+import math
+
+import attrs
+import trio
+
+from vllmfront.engine import EngineClient, EngineState
+from vllmfront.errors import (
+    EngineDied,
+    EngineUnavailable,
+    FirstStartFailed,
+    Reason,
+    RestartLimitExceeded,
+)
+from vllmfront.lifecycles._config import RestartConfig
+from vllmfront.lifecycles._engine import REAP_BUDGET, STOP_BUDGET, ManagedEngine
+from vllmfront.supervisor import (
+    ChildFailed,
+    ChildSpec,
+    Event,
+    GaveUp,
+    Response,
+    RestartDropped,
+    Shutdown,
+    Supervisor,
+)
+
+ENGINE, PROCESS = "engine", "process"
+
+_NOT_STARTED = "the managed engine did not start"
+
+
+def supervised_engine(
+    engine: ManagedEngine, restart: RestartConfig, client: EngineClient, shutdown: Shutdown
+) -> ChildSpec:
+    """Return the child that runs *engine*, starts it again, and gives it up."""
+    process = ChildSpec(
+        name=PROCESS,
+        run=engine.run,
+        # The client counts the time: it knows how far the handshake has come.
+        start_budget=math.inf,
+        stop_budget=STOP_BUDGET + REAP_BUDGET,
+    )
+    supervisor = Supervisor(
+        ENGINE,
+        [process],
+        restart.policy(),
+        shutdown=shutdown,
+        handle=True,
+        on_event=_Herald(client, restart).tell,
+    )
+    body = _SupervisedEngine(supervisor, restart)
+    return attrs.evolve(supervisor.as_child(), run=body.run)
+
+
+@attrs.frozen
+class _Herald:
+    """Tells the client that nobody will start another engine, once that is so."""
+
+    client: EngineClient
+    restart: RestartConfig
+
+    def tell(self, event: Event) -> None:
+        """Be the observer of the supervisor's events."""
+        match event:
+            case GaveUp(causes=(*_, last)):
+                came_up = self.client.state is not EngineState.LOADING
+                verdict = _verdict(self.restart) if came_up else _NOT_STARTED
+                self.client.give_up(EngineDied(f"{verdict}: {_line(last)}"))
+            case RestartDropped() | ChildFailed(response=Response.STOP):
+                self.client.give_up(
+                    EngineUnavailable("The server is shutting down.", reason=Reason.DRAINING)
+                )
+            case _:
+                pass
+
+
+@attrs.frozen
+class _SupervisedEngine:
+    supervisor: Supervisor
+    restart: RestartConfig
+
+    async def run(
+        self, stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Be the body of a child: the supervisor's, whose error is put in an operator's words.
+
+        Raises:
+            FirstStartFailed: The engine did not come up.
+            RestartLimitExceeded: It ended too often.
+        """
+        try:
+            await self.supervisor.run(stop, task_status=task_status)
+        except FirstStartFailed as error:
+            raise FirstStartFailed(_NOT_STARTED, error.causes) from error.__cause__
+        except RestartLimitExceeded as error:
+            raise RestartLimitExceeded(self._account(), error.causes) from error.__cause__
+
+    def _account(self) -> str:
+        """Say that it is over, and how it began; the end follows as the cause."""
+        [process] = self.supervisor.snapshot().children
+        text = _verdict(self.restart)
+        if process.first_failure != process.last_failure:
+            text += f"; its first failure was: {_line(process.first_failure)}"
+        return text
+
+
+def _verdict(restart: RestartConfig) -> str:
+    if restart.enabled:
+        return (
+            f"the managed engine failed more often than --engine-restart-intensity "
+            f"{restart.intensity} allows, and is not started again"
+        )
+    return "the managed engine failed, and is not started again"
+
+
+def _line(failure: object) -> str:
+    return str(failure).partition("\n")[0].rstrip(".")
