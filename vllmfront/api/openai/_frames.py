@@ -20,6 +20,7 @@ EVENT_STREAM_HEADERS = (
     (b"x-accel-buffering", b"no"),
 )
 _NULLS = b',"logprobs":null,"finish_reason":null'
+_PLAIN_OPENING = b'{"role":"assistant","content":""}' + _NULLS + b"}]}\n\n"
 
 
 class AnswerHead(msgspec.Struct, frozen=True):
@@ -91,6 +92,9 @@ class ChatFrames:
         self.text_head = self._base + b'{"content":"'
         self.text_tail = b'"}' + _NULLS + b"}]}\n\n"
         self.skips_empty = True
+        if usage is None and prompt_token_ids is None and not echo:
+            self.opening = self._base + _PLAIN_OPENING
+            return
         usage_member = _member(b"usage", usage)
         ids = None if prompt_token_ids is None else _encode(prompt_token_ids)
         self.opening = b"".join(

@@ -111,16 +111,22 @@ class Dispatch:
     def send_posted(self) -> None:
         """Send what was posted and is still wanted, in order."""
         posted, self._posted = self._posted, []
-        for child in posted:
-            if not child.live or child.parked or not child.frames:
-                continue
-            assert child.rank is not None
-            try:
-                self._membership.send(child.rank, child.frames)
-            except PeerGone:
-                # The loss was noted, and has led the child to the waiting room, or to its end.
-                continue
-            child.frames = []
+        if not posted:
+            return
+        try:
+            for child in posted:
+                if child.live and not child.parked and child.frames:
+                    self._send(child)
+        finally:
+            self._membership.sent()
+
+    def _send(self, child: Child) -> None:
+        assert child.rank is not None
+        try:
+            self._membership.send_among_others(child.rank, child.frames)
+        except PeerGone:
+            return  # the loss was noted, and has led the child to the waiting room, or to its end
+        child.frames = []
 
     def _begin(self, child: Child) -> None:
         request = child.request

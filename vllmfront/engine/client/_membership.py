@@ -82,10 +82,21 @@ class Membership:
             PeerGone: It is not connected; its loss has been noted.
         """
         try:
-            self._inputs.send_nowait(engine.identity, frames)
+            self.send_among_others(engine, frames)
+        finally:
+            self.sent()
+
+    def send_among_others(self, engine: EngineRank, frames: list[bytes]) -> None:
+        """As ``send``, for one of several messages: ``sent`` is due after the last."""
+        try:
+            self._inputs.send_among_others(engine.identity, frames)
         except PeerGone:
             self.lose(engine, EngineDied(f"engine {engine.rank} is not connected any more"))
             raise
+
+    def sent(self) -> None:
+        """Let the inputs' owner look for what sends may have hidden from it."""
+        self._inputs.wake_owner()
 
     def is_connected(self, engine: EngineRank) -> bool:
         """Tell whether *engine* would get what is sent now."""

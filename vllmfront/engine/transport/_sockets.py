@@ -162,6 +162,13 @@ class MessageRouter(MessageReceiver):
             trio.ClosedResourceError: The socket was closed.
         """
         try:
+            self.send_among_others(identity, frames)
+        finally:
+            self.wake_owner()
+
+    def send_among_others(self, identity: bytes, frames: Sequence[bytes]) -> None:
+        """As ``send_nowait``, for one of several messages: ``wake_owner`` is due after the last."""
+        try:
             send = self._send
             send(identity, _MORE)
             for frame in frames[:-1]:
@@ -171,10 +178,11 @@ class MessageRouter(MessageReceiver):
             if error.errno == zmq.EHOSTUNREACH:
                 raise PeerGone(identity) from error
             raise _closed(error) from error
-        finally:
-            if self._sleep is not None and not self._socket.closed and self._has_message():
-                # The send has used up the report that the owner sleeps for.
-                self._sleep.cancel(reason="a send saw a waiting message")
+
+    def wake_owner(self) -> None:
+        """Wake the owner if sends have used up the report that it sleeps for."""
+        if self._sleep is not None and not self._socket.closed and self._has_message():
+            self._sleep.cancel(reason="a send saw a waiting message")
 
     async def _sleep_until_report(self) -> None:
         try:
