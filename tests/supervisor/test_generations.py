@@ -45,7 +45,7 @@ OLD = """
         async with open_process(ProcessSpec(argv=argv, leftovers=[leftover])) as process:
             successor = await trio.lowlevel.open_process(
                 [sys.executable, "-c", new, folder],
-                stdin=subprocess.PIPE, pass_fds=process.descriptors,
+                stdin=subprocess.PIPE, pass_fds=(process.handle.control, process.handle.reports),
             )
             while not os.path.exists(folder + "/commit"):
                 await trio.sleep(0.01)

@@ -42,6 +42,8 @@ class EngineCustody:
             else adopt_process(inherited, stop_budget=spec.stop_budget)
         )
         async with opened as process:
+            if inherited is not None:
+                process.set_leftovers(spec.leftovers)
             self.process = process
             try:
                 yield process

@@ -145,13 +145,11 @@ class ManagedProcess:
         return self._exit
 
     @property
-    def descriptors(self) -> tuple[int, int]:
-        """What a child must inherit to take over: it keeps the process alive by holding them."""
-        return self._link.descriptors
-
-    @property
     def handle(self) -> ProcessHandle:
-        """What another generation needs if this one dies; ``hand_over`` leaves it the process."""
+        """What another generation needs to take over; its descriptors keep the process alive.
+
+        It supervises the process only after ``hand_over``, or when this one is dead.
+        """
         control, reports = self._link.descriptors
         return ProcessHandle(
             pid=self.pid,
