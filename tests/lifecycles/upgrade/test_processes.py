@@ -1,0 +1,274 @@
+"""Whole upgrades: real processes, real signals, clients that would notice."""
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import httpx
+import pytest
+import trio
+
+from tests.lifecycles.rig import TINY_CHAT, alive, commanded, fake_python, wait_until
+from tests.lifecycles.upgrade.service import Answer, Service, open_service, wait_finished
+from vllmfront.lifecycles.upgrade import UpgradeFailed
+
+
+class Hammer:
+    """Clients that ask again and again on connections that they keep."""
+
+    def __init__(self, service: Service) -> None:
+        self.statuses: list[int] = []
+        self._service = service
+        self._over = False
+
+    async def run(self, clients: int = 3) -> None:
+        async with trio.open_nursery() as nursery:
+            for _ in range(clients):
+                nursery.start_soon(self._ask)
+
+    async def _ask(self) -> None:
+        async with httpx.AsyncClient(base_url=self._service.http.base_url, timeout=30) as client:
+            while not self._over:
+                body = {"prompt": "hi", "max_tokens": 2}
+                answer = await client.post("/v1/completions", json=body)
+                self.statuses.append(answer.status_code)
+
+    def stop(self) -> None:
+        self._over = True
+
+
+async def stop(service: Service) -> None:
+    """Stop the service as an operator does, and wait until all of it is gone."""
+    pid = service.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGTERM)
+    await wait_until(lambda: not any(map(alive, commanded(str(service.folder)))))
+    assert not service.pid_file.exists()
+
+
+async def test_no_client_notices_that_the_process_is_replaced(tmp_path: Path) -> None:
+    async with open_service(tmp_path) as service:
+        service.start_engine()
+        await service.wait_ready()
+        old = service.pid
+        hammer = Hammer(service)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(hammer.run)
+            streams = [await service.begin_stream(300) for _ in range(3)]
+            told = await service.reload()
+            late = await service.begin_stream(300)
+            await wait_finished(*streams, late)
+            assert await service.started.wait() == 0
+            hammer.stop()
+
+        assert service.pid not in {None, old}
+        assert told == f"process {service.pid} serves"
+        assert set(hammer.statuses) == {200}
+        assert [each.tokens for each in (*streams, late)] == [300] * 4
+        assert len({each.text for each in (*streams, late)}) == 1
+        await stop(service)
+
+
+@pytest.mark.slow
+async def test_where_the_new_process_cannot_load_the_old_one_goes_on(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(TINY_CHAT, model)
+    tokenizer = (model / "tokenizer.json").read_bytes()
+    async with open_service(tmp_path, model=model) as service:
+        service.start_engine()
+        await service.wait_ready()
+        old = service.pid
+        (model / "tokenizer.json").write_text("{")
+        with pytest.raises(UpgradeFailed, match=r"gave up: .*tokenizer"):
+            await service.reload()
+        assert service.pid == old
+        assert (await service.ask(max_tokens=2)).status_code == 200
+
+        (model / "tokenizer.json").write_bytes(tokenizer)
+        await service.reload()
+        assert service.pid != old
+        assert (await service.ask(max_tokens=2)).status_code == 200
+        await stop(service)
+
+
+@pytest.mark.slow
+async def test_the_new_process_is_killed_while_it_loads(tmp_path: Path) -> None:
+    async with open_service(tmp_path) as service, trio.open_nursery() as nursery:
+        service.start_engine()
+        await service.wait_ready()
+        old, stream = service.pid, await service.begin_stream(400)
+
+        async def kill() -> None:
+            os.kill(await service.coming_up(), signal.SIGKILL)
+
+        nursery.start_soon(kill)
+        with pytest.raises(UpgradeFailed, match="was killed by SIGKILL"):
+            await service.reload()
+        await wait_finished(stream)
+        assert service.pid == old
+        assert stream.tokens == 400
+        await stop(service)
+
+
+@pytest.mark.slow
+async def test_the_old_process_is_killed_while_the_new_one_loads(tmp_path: Path) -> None:
+    async with open_service(tmp_path) as service, trio.open_nursery() as nursery:
+        service.start_engine()
+        await service.wait_ready()
+        old = service.pid
+        assert old is not None
+
+        async def kill() -> None:
+            await service.coming_up()
+            os.kill(old, signal.SIGKILL)
+
+        nursery.start_soon(kill)
+        told = await service.reload()
+        assert told == f"process {service.pid} serves; process {old} died meanwhile"
+        assert (await service.ask(max_tokens=2)).status_code == 200
+        await service.reload()
+        assert (await service.ask(max_tokens=2)).status_code == 200
+        await stop(service)
+
+
+@pytest.mark.slow
+async def test_the_new_process_is_killed_while_the_old_one_drains(tmp_path: Path) -> None:
+    async with open_service(tmp_path) as service:
+        service.start_engine()
+        await service.wait_ready()
+        old, stream = service.pid, await service.begin_stream(600)
+        await service.reload()
+        new = await service.wait_pid(old)
+        os.kill(new, signal.SIGKILL)
+        await service.wait_log("this one serves again")
+        assert service.pid == old
+        assert (await service.ask(max_tokens=2)).status_code == 200
+        await wait_finished(stream)
+        assert stream.tokens == 600
+        assert alive(old or 0)
+        await service.reload()
+        assert (await service.ask(max_tokens=2)).status_code == 200
+        await stop(service)
+
+
+@pytest.mark.slow
+async def test_the_old_process_is_killed_while_it_drains(tmp_path: Path) -> None:
+    async with open_service(tmp_path) as service:
+        service.start_engine()
+        await service.wait_ready()
+        old = service.pid
+        assert old is not None
+
+        async def lose() -> None:
+            with pytest.raises(httpx.RemoteProtocolError):
+                await service.stream(20_000, answer)
+
+        answer = Answer()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lose)
+            await answer.began.wait()
+            await service.reload()
+            with pytest.raises(
+                UpgradeFailed, match=f"process {old} still serves what it has begun"
+            ):
+                await service.reload()
+            os.kill(old, signal.SIGKILL)
+        await service.wait_log("Aborting 1 requests of a frontend that is gone")
+        assert (await service.ask(max_tokens=2)).status_code == 200
+        await service.reload()
+        assert (await service.ask(max_tokens=2)).status_code == 200
+        await stop(service)
+
+
+@pytest.mark.slow
+async def test_both_processes_end_when_the_new_one_is_told_to(tmp_path: Path) -> None:
+    async with open_service(tmp_path, "--shutdown-timeout", "20") as service:
+        service.start_engine()
+        await service.wait_ready()
+        stream = await service.begin_stream(600)
+        await service.reload()
+        await stop(service)
+
+        assert stream.finished
+        assert stream.tokens == 600
+        assert await service.started.wait() == 0
+
+
+@pytest.mark.slow
+async def test_a_managed_engine_is_not_restarted(tmp_path: Path) -> None:
+    python = fake_python(tmp_path)
+    async with open_service(tmp_path, "--python", python, external=False) as service:
+        await service.wait_ready()
+        engines = commanded("vllmfront simulate --handshake tcp://127.0.0.1:")
+        for _ in range(2):
+            old, stream = service.pid, await service.begin_stream(200)
+            await service.reload()
+            await service.wait_gone(old or 0)
+            await wait_finished(stream)
+            assert stream.tokens == 200
+        assert (await service.ask(max_tokens=2)).status_code == 200
+        assert commanded("vllmfront simulate --handshake tcp://127.0.0.1:") == engines
+        assert len(list((tmp_path / "ipc").iterdir())) == 4
+        pid = service.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        await wait_until(lambda: not any(map(alive, engines)))
+        await wait_until(lambda: list((tmp_path / "ipc").iterdir()) == [])
+
+
+@pytest.mark.slow
+async def test_the_managed_engine_dies_while_the_old_process_drains(tmp_path: Path) -> None:
+    python = fake_python(tmp_path)
+    async with open_service(tmp_path, "--python", python, external=False) as service:
+        await service.wait_ready()
+        [engine] = commanded("vllmfront simulate --handshake tcp://127.0.0.1:")
+        stream = await service.begin_stream(600)
+        await service.reload()
+        os.kill(engine, signal.SIGKILL)
+        await wait_finished(stream)
+        await service.wait_ready()
+        assert stream.tokens == 600
+        assert (await service.ask(max_tokens=2)).status_code == 200
+        await stop(service)
+
+
+@pytest.mark.slow
+async def test_ranks_come_down_as_they_are(tmp_path: Path) -> None:
+    async with open_service(tmp_path, "--data-parallel-size", "3") as service:
+        service.start_engine(start_rank=0, ranks=2)
+        doomed = service.start_engine(start_rank=2)
+        await service.wait_ready()
+        doomed.cancel()
+        await service.wait_log("Engine 2 is lost")
+        old, streams = service.pid, [await service.begin_stream(300) for _ in range(4)]
+        await service.reload()
+        await service.wait_gone(old or 0)
+        await wait_finished(*streams)
+        assert [each.tokens for each in streams] == [300] * 4
+        prompts = ["a", "b", "c", "d"]
+        answer = await service.http.post("/v1/completions", json={"prompt": prompts})
+        assert answer.status_code == 200
+        service.start_engine(start_rank=2)
+        await service.wait_log("Engine 2 said HELLO")
+        await stop(service)
+
+
+@pytest.mark.slow
+async def test_a_unix_socket_stays(tmp_path: Path) -> None:
+    path = tmp_path / "http"
+    async with open_service(tmp_path, "--uds", str(path)) as service:
+        service.http = httpx.AsyncClient(
+            transport=httpx.AsyncHTTPTransport(uds=str(path)), base_url="http://frontend"
+        )
+        service.start_engine()
+        await service.wait_ready()
+        for _ in range(2):
+            old = service.pid
+            await service.reload()
+            await service.wait_gone(old or 0)
+            assert (await service.ask(max_tokens=2)).status_code == 200
+        assert path.exists()
+        await service.http.aclose()
+        await stop(service)
+        assert not path.exists()
