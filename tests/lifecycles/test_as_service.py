@@ -20,6 +20,7 @@ from tests.lifecycles.rig import (
     BUDGET,
     TINY_CHAT,
     Frontend,
+    alive,
     config,
     fake_python,
     serving,
@@ -198,3 +199,29 @@ async def refuses(frontend: Frontend) -> bool:
         return True
     await stream.aclose()
     return False
+
+
+@pytest.mark.slow
+async def test_a_service_that_is_replaced_stays_the_same_service(tmp_path: Path) -> None:
+    """The manager learns whom to watch and to signal; the end of the old process is no end."""
+    async with activated(tmp_path, WATCHDOG_USEC="200000") as service:
+        handshake = (await service.wait_logged(r"engine\(s\) at (tcp\S+)")).group(1)
+        async with trio.open_nursery() as nursery:
+            engine = SimulatorConfig(handshake=handshake, vocab_size=2048)
+            nursery.start_soon(serve_simulator, engine)
+            await service.wait_told(r"^READY=1")
+            service.messages.clear()
+            service.process.send_signal(signal.SIGUSR2)
+            told = await service.wait_told(r"^MAINPID=\d+\n$")
+            successor = int(told.removeprefix("MAINPID="))
+            with trio.fail_after(BUDGET):
+                assert await service.process.wait() == 0
+            await service.wait_told(r"^WATCHDOG=1\n$")
+
+            assert await service.status_of("/health") == 200
+            assert not any("STOPPING" in message for message in service.messages)
+
+            os.kill(successor, signal.SIGTERM)
+            await service.wait_told(r"^STOPPING=1\n")
+            await wait_until(lambda: not alive(successor))
+            nursery.cancel_scope.cancel()
