@@ -5,18 +5,16 @@ import logging
 import socket as stdlib_socket
 import ssl
 import struct
-from collections.abc import Awaitable
 
 import trio
 
-from vllmfront.api.http._exchange import ANSWERED, Exchange
+from vllmfront.api.http._answering import Answering
 from vllmfront.api.http._intake import Intake, Phase
 from vllmfront.api.http._message import CLIENT_GONE, CLIENT_STALLED, SHUTDOWN, HttpRequest
 from vllmfront.api.http._outlet import Outlet
 from vllmfront.api.http._parser import RequestParser
-from vllmfront.api.http._rejection import INTERNAL_ERROR, Rejection
+from vllmfront.api.http._rejection import Rejection
 from vllmfront.api.http._request_head import Http2Preface
-from vllmfront.api.http._response import Response
 from vllmfront.api.http._send_watch import SendWatch
 from vllmfront.api.http._state import ServerState
 from vllmfront.api.http._tls import TlsSession
@@ -60,22 +58,13 @@ class Connection:
             sock, state=state, parser=parser, outlet=self._outlet, owner=self, tls=self._tls
         )
         self._send_watch = SendWatch(
-            self._outlet, state.deadlines, state.config.send_timeout, self._on_stalled
+            self._outlet, state.deadlines, state.config.send_timeout, self.on_stalled
         )
         self._nursery: trio.Nursery | None = None
         self._work = Wakeup()
-        self._request: HttpRequest | None = None
-        """The request in progress, until its response has left this process."""
-
-        self._response: Response | None = None
-        self._exchange: Exchange | None = None
-        """What answers it without the task."""
-
-        self._pending: Awaitable[None] | None = None
-        """What the task has to await to answer it."""
-
+        self._answering = Answering(self._outlet, state, self)
         self._answered = False
-        """It has been answered, and the next one may not come yet."""
+        """A request has been answered, and the next one may not come yet."""
 
         self._rejection: Rejection | None = None
         self._stopping = False
@@ -91,7 +80,8 @@ class Connection:
         self.close_cause: str | None = None
 
     def __repr__(self) -> str:
-        doing = self._request.path if self._request else self._intake.phase.name
+        request = self._answering.request
+        doing = request.path if request else self._intake.phase.name
         return f"<Connection {doing} unsent={self._outlet.unsent} cause={self.close_cause!r}>"
 
     # ConnectionState, for handlers
@@ -132,7 +122,7 @@ class Connection:
         """End the connection now, cancelling the handler; the first *cause* counts."""
         if self.close_cause is None:
             self.close_cause = cause
-            if self._request is not None:
+            if self._answering.request is not None:
                 self._state.ended[cause] += 1
             if self._closed is not None:
                 self._closed.set()
@@ -164,8 +154,8 @@ class Connection:
     # IntakeOwner
 
     def on_request(self, request: HttpRequest) -> None:
-        self._request = request
-        self._begin(request)
+        reuse = self._intake.keep_alive and self._state.config.keep_alive_timeout > 0
+        self._answering.begin(request, reuse=reuse)
 
     def on_rejection(self, rejection: Rejection) -> None:
         self._rejection = rejection
@@ -178,16 +168,37 @@ class Connection:
             self._cancel("the client took too long")
 
     def on_end_of_input(self) -> None:
-        answered = self._response is not None and self._response.finished
-        if self._request is not None and not answered:
+        request = self._answering.request
+        if request is not None and not self._answering.finished:
             self.cut(CLIENT_GONE)
-        elif self._request is not None or self._outlet.unsent:
+        elif request is not None or self._outlet.unsent:
             self._stop()
         else:
             self._cancel("the client has closed the connection")
 
     def on_failure(self) -> None:
         self._cancel("reading failed")
+
+    # AnsweringOwner
+
+    def on_pending(self) -> None:
+        self._work.wake()
+
+    def on_abandoned(self, *, reset: bool) -> None:
+        self._abandoned = self._stopping = True
+        self._reset = self._reset or reset
+
+    def on_answered(self, *, by_task: bool) -> None:
+        self._answered = True
+        response = self._answering.response
+        if response is not None and not response.reuse:
+            self._stopping = True
+        if by_task:
+            return
+        if self._stopping or self._state.draining or self._outlet.unsent or self._intake.has_more:
+            self._work.wake()  # the rest takes time, or should let others have theirs
+        else:
+            self._release()
 
     # OutletOwner
 
@@ -205,7 +216,7 @@ class Connection:
     def on_lost(self) -> None:
         self.cut(CLIENT_GONE)
 
-    def _on_stalled(self) -> None:
+    def on_stalled(self) -> None:
         self.cut(CLIENT_STALLED, reset=True)
 
     # The task that runs handlers
@@ -214,120 +225,42 @@ class Connection:
         try:
             await self._serve_each()
         finally:
-            self._cut_exchange()
-            if self._pending is not None:  # its first checkpoint ends it, and it sees to the rest
-                await self._run(self._pending)
+            self._answering.cut()
+            if self._answering.pending:  # its first checkpoint ends it, and it sees to the rest
+                await self._answering.run()
         if not self._abandoned:
             await self._hang_up()
 
     async def _serve_each(self) -> None:
         while True:
-            if self._pending is not None:
-                await self._run(self._pending)
+            if self._answering.pending:
+                await self._answering.run()
             elif self._answered:
                 if not await self._go_on():
                     return
             elif self._rejection is not None:
                 self._answer_rejection(self._rejection)
                 return
-            elif self._stopping and self._request is None:
+            elif self._stopping and self._answering.request is None:
                 return
             else:
                 await self._work.wait()
 
-    def _begin(self, request: HttpRequest) -> None:
-        """Have *request* answered: by calls where its handler can, else in the task."""
-        state = self._state
-        response = self._response = Response(
-            self._outlet,
-            state,
-            version=request.http_version,
-            head_only=request.method == "HEAD",
-            reuse=self._intake.keep_alive and state.config.keep_alive_timeout > 0,
-            on_overflow=self._on_stalled,
-        )
-        state.requests_total += 1
-        state.requests_active += 1
-        try:
-            answering = state.handler(request, response)
-        except Exception:
-            _LOGGER.exception("The handler of %s %s failed", request.method, request.path)
-            answering = ANSWERED
-        if isinstance(answering, Exchange):
-            self._exchange = answering
-            answering.on_end(self._on_exchange_ended)
-        else:
-            self._pending = answering
-            self._work.wake()
-
-    async def _run(self, answering: Awaitable[None]) -> None:
-        self._pending = None
-        returned = False
-        request = self._request
-        assert request is not None
-        try:
-            await answering
-            returned = True
-        except Exception:
-            _LOGGER.exception("The handler of %s %s failed", request.method, request.path)
-            returned = True
-        finally:
-            if not returned:  # cancelled, if not by us, then with the whole server
-                self.cut(SHUTDOWN)
-            self._end_request()
-
-    def _on_exchange_ended(self) -> None:
-        self._exchange = None
-        self._end_request()
-        state = self._state
-        if self._stopping or state.draining or self._outlet.unsent or self._intake.has_more:
-            self._work.wake()  # the rest takes time, or should let others have theirs
-        else:
-            self._release()
-
-    def _cut_exchange(self) -> None:
-        if self._exchange is not None:
-            self.cut(SHUTDOWN)  # if nobody has said why yet, then the whole server ends
-            self._exchange.cut()
-
-    def _end_request(self) -> None:
-        """Take note that the handler is done with the request."""
-        request, response = self._request, self._response
-        assert request is not None
-        assert response is not None
-        self._answered = True
-        self._state.requests_active -= 1
-        self._conclude(request, response)
-        if not response.reuse:
-            self._stopping = True
-
     def _release(self) -> None:
         self._answered = False
-        self._request = self._response = None
+        self._answering.clear()
         self._intake.release()
 
     async def _go_on(self) -> bool:
         """See the answer off; return whether another request may follow."""
         await self._outlet.wait_drained()
         if self._stopping or self._state.draining:
-            self._request = self._response = None
+            self._answering.clear()
             return False
         self._release()
         if self._intake.phase is Phase.HELD:  # pipelined: give way, as a read would
             await trio.lowlevel.checkpoint()
         return True
-
-    def _conclude(self, request: HttpRequest, response: Response) -> None:
-        """See to it that the client got a whole response, or can tell that it did not."""
-        if not response.started and self.close_cause is None:
-            response.respond(500, INTERNAL_ERROR)
-        unfinished = response.started and not response.finished
-        response.detach()
-        if unfinished:
-            self._abandoned = self._stopping = True
-            self._reset = self._reset or response.close_delimited
-            if self.close_cause is None:
-                _LOGGER.error("%s %s was left without its end", request.method, request.path)
 
     def _answer_rejection(self, rejection: Rejection) -> None:
         self._state.rejected[rejection.status] += 1
