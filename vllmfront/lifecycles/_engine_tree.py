@@ -74,7 +74,7 @@ class _Herald:
                 came_up = self.client.state is not EngineState.LOADING
                 verdict = _verdict(self.restart) if came_up else _NOT_STARTED
                 self.client.give_up(EngineDied(f"{verdict}: {_line(last)}"))
-            case RestartDropped() | ChildFailed(response=Response.STOP):
+            case RestartDropped() | ChildFailed(response=Response.STOP | Response.DROP):
                 self.client.give_up(
                     EngineUnavailable("The server is shutting down.", reason=Reason.DRAINING)
                 )
