@@ -28,9 +28,9 @@ _REACH_BUDGET = 10.0
 """Seconds for engines to reconnect; they try every 100 ms."""
 
 _IDLE_BUDGET = 60.0
-"""Seconds for which a process that was replaced keeps connections without a request open. Its
-clients may be about to send one, and closing would fail it; but one that sends none for so long
-will not be the one, and must not keep the process from ending."""
+"""Seconds after which a process that was replaced closes connections without a request, if their
+keep-alive timeout is longer. Their clients may be about to send one, and closing would fail it;
+but pools that keep connections for hours must not keep the process from ending."""
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -54,6 +54,12 @@ class Generation:
 
     _notify_address: str | None = None
     _retired: bool = False
+
+    @property
+    def socket_files(self) -> list[str]:
+        """Paths of Unix sockets for HTTP, which nobody would remove if we were killed."""
+        files = [self._file_of(listener) for listener in self.listeners]
+        return [file[0] for file in files if file is not None]
 
     def attach_server(self, server: HttpServer) -> None:
         """Take note of the server that accepts clients."""
@@ -137,11 +143,12 @@ class Generation:
 
     async def wait_idle(self) -> None:
         assert self.server is not None
-        with trio.move_on_after(_IDLE_BUDGET):
-            await self.server.wait_drained()
-            return
-        self.server.begin_drain(keep_listening=True)
-        await self.server.wait_drained()
+        while True:
+            with trio.move_on_after(_IDLE_BUDGET):
+                await self.server.wait_drained()
+                return
+            if self.server.keep_alive_timeout > _IDLE_BUDGET:
+                self.server.close_idle()
 
     def stop(self, reason: str) -> None:
         self.shutdown.request(reason)

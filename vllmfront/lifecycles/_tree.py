@@ -85,7 +85,7 @@ def _engine(parts: Parts) -> Sequence[ChildSpec]:
         client=parts.client,
         shutdown=parts.shutdown,
         custody=parts.generation.custody,
-        socket_files=[each.unlink[0] for each in parts.listeners if each.unlink is not None],
+        socket_files=parts.generation.socket_files,
     )
     return [supervised_engine(engine, config.engine.restart, parts.client, parts.shutdown)]
 

@@ -107,3 +107,18 @@ async def test_an_idle_connection_is_kept_no_longer_than_usual() -> None:
         with trio.fail_after(5):
             await rig.server.wait_drained()
             assert await ended(client)
+
+
+async def test_idle_connections_can_be_closed_all_the_same() -> None:
+    gate = Gate()
+    async with open_rig(gate, HttpConfig(keep_alive_timeout=1000.0)) as rig:
+        idle, busy = await rig.connect(), await rig.connect()
+        await busy.send(b"GET / HTTP/1.1\r\n\r\n")
+        await gate.entered.wait()
+        rig.server.retire()
+        rig.server.close_idle()
+        gate.open.set()
+
+        assert rig.server.keep_alive_timeout == 1000.0
+        assert await ended(idle)
+        assert await busy.read_all() == ok(b"GET / 0!", CLOSE)

@@ -121,6 +121,16 @@ class HttpServer:
         self._state.announcing_close = True
         self._stop_accepting("others accept now")
 
+    @property
+    def keep_alive_timeout(self) -> float:
+        """Seconds for which a connection without a request is kept."""
+        return self._state.config.keep_alive_timeout
+
+    def close_idle(self) -> None:
+        """Close connections without a request, which may fail one that is on its way."""
+        for connection in list(self._connections):
+            connection.drain()
+
     def resume(self) -> None:
         """Accept again, after ``retire``; does nothing to a server that is draining."""
         if self._state.draining or not self._accept_scope.cancel_called:
