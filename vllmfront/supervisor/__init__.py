@@ -21,12 +21,10 @@ from vllmfront.supervisor._policy import Backoff, RestartPolicy
 from vllmfront.supervisor._process import (
     ManagedProcess,
     ProcessEnded,
-    ProcessExit,
-    ProcessHandle,
-    ProcessSpec,
     adopt_process,
     open_process,
 )
+from vllmfront.supervisor._process_spec import ProcessExit, ProcessHandle, ProcessSpec
 from vllmfront.supervisor._shutdown import Shutdown
 from vllmfront.supervisor._signals import Reloads, SignalActions, serve_signals
 from vllmfront.supervisor._snapshot import ChildSnapshot, SupervisorSnapshot
