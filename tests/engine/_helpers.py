@@ -66,11 +66,11 @@ class RecordingSink:
 
 @asynccontextmanager
 async def open_engines(
-    count: int = 1, config: EngineClientConfig = CONFIG
+    count: int = 1, config: EngineClientConfig = CONFIG, *, seconds: float = 5
 ) -> AsyncGenerator[tuple[EngineClient, list[FakeEngine]], None]:
-    """Hold a ready client and its fake engines; five seconds for everything."""
+    """Hold a ready client and its fake engines; *seconds* for everything."""
     config = attrs.evolve(config, engine_count=count)
-    with trio.fail_after(5):
+    with trio.fail_after(seconds):
         async with open_engine_client(config) as client, AsyncExitStack() as stack:
             engines = [stack.enter_context(engine_for(client, rank)) for rank in config.ranks]
             for engine in engines:
@@ -97,6 +97,25 @@ def assert_idle(client: EngineClient) -> None:
     assert snapshot.requests == snapshot.engine_requests == snapshot.pending_calls == 0
     assert [rank.in_flight for rank in snapshot.ranks] == [0] * len(snapshot.ranks)
     assert client.num_in_flight == client.num_waiting == snapshot.deadlines == 0
+
+
+@asynccontextmanager
+async def replaced(
+    client: EngineClient, old: FakeEngine, rank: int = 0
+) -> AsyncGenerator[FakeEngine, None]:
+    """Kill *old* and hold the process in its place, which has joined."""
+    old.close()
+    await wait_lost(client, rank)
+    with engine_for(client, rank) as new:
+        await new.join()
+        await wait_joined(client, rank)
+        yield new
+
+
+async def wait_joined(client: EngineClient, rank: int = 0) -> None:
+    """Return once *rank* serves."""
+    while rank_state(client, rank) is not RankState.READY:  # noqa: ASYNC110 (no event for one)
+        await trio.sleep(0.005)
 
 
 async def wait_lost(client: EngineClient, rank: int = 0) -> None:

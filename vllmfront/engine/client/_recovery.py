@@ -55,6 +55,7 @@ class Recovery:
         membership.on_loss(self._take_up)
         membership.on_hole(self._begin_anew)
         membership.on_change(self._notice)
+        self._room.on_first(self._notice)
 
     async def serve(self) -> None:
         """Let in who can be served and send away whose time is up, until cancelled."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,6 +24,11 @@ class WaitingRoom:
         self.patience = patience
         self._queues: dict[int | None, dict[Child, float]] = {}
         self._streams: Counter[RequestStream] = Counter()
+        self._observers: list[Callable[[], None]] = []
+
+    def on_first(self, observer: Callable[[], None]) -> None:
+        """Call *observer* whenever somebody enters the empty room."""
+        self._observers.append(observer)
 
     def __len__(self) -> int:
         return sum(len(queue) for queue in self._queues.values())
@@ -54,9 +59,13 @@ class WaitingRoom:
     def enter(self, child: Child, now: float) -> None:
         """Let *child* wait behind all others."""
         assert child.stream is not None
+        was_empty = not self._queues
         queue = self._queues.setdefault(child.request.data_parallel_rank, {})
         queue[child] = now + self.patience
         self._streams[child.stream] += 1
+        if was_empty:
+            for observer in self._observers:
+                observer()
 
     def leave(self, child: Child) -> None:
         """Let *child*, who is in here, go."""

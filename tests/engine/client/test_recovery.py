@@ -1,0 +1,538 @@
+"""Requests whose engine is lost before it has said anything about them, and those that wait."""
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock
+
+from tests.engine._helpers import (
+    CONFIG,
+    RecordingSink,
+    assert_idle,
+    engine_for,
+    open_engines,
+    rank_state,
+    replaced,
+    request,
+    settle,
+    state_of,
+    wait_lost,
+)
+from vllmfront.engine import (
+    EngineClient,
+    EngineOutput,
+    EngineState,
+    FinishReason,
+    PrefillStats,
+    RankState,
+    SamplingParams,
+    TerminalCause,
+    open_engine_client,
+)
+from vllmfront.errors import EngineUnavailable, Reason, RequestInterrupted, StartupFailed
+from vllmfront.testing import FakeEngine
+
+
+@attrs.define
+class Asked:
+    """A request in a task of its own."""
+
+    sink: RecordingSink
+    begun: bool = False
+    error: Exception | None = None
+    cause: TerminalCause | None = None
+
+
+def ask(nursery: trio.Nursery, client: EngineClient, name: str = "r", **fields: Any) -> Asked:
+    asked = Asked(RecordingSink())
+
+    async def run() -> None:
+        stream = client.submit(request(name, **fields), [asked.sink])
+
+        def note() -> None:
+            asked.begun = True
+
+        stream.on_begun = note
+        try:
+            async with stream:
+                await stream.wait_finished()
+        except (EngineUnavailable, RequestInterrupted) as error:
+            asked.error = error
+        finally:
+            asked.cause = stream.cause
+
+    nursery.start_soon(run)
+    return asked
+
+
+async def test_an_unanswered_request_is_sent_to_the_process_in_place_of_the_lost_one() -> None:
+    async with open_engines() as (client, [old]), trio.open_nursery() as nursery:
+        asked = ask(nursery, client)
+        first = await old.receive_add()
+        async with replaced(client, old) as new:
+            again = await new.receive_add()
+            new.send_tokens(first.internal_id, [6])
+            new.send_tokens(again.internal_id, [7], FinishReason.STOP)
+            await settle()
+            assert await new.hears_nothing_more()
+
+        assert again.request == first.request
+        assert again.internal_id != first.internal_id
+        assert asked.sink.tokens == [7]
+        assert asked.sink.errors == []
+        assert asked.cause is TerminalCause.STOP
+        snapshot = client.metrics.snapshot()
+        assert (snapshot.resent_requests, snapshot.continued_requests) == (1, 0)
+        assert snapshot.unknown_outputs == 1
+        assert_idle(client)
+
+
+async def test_with_promised_ids_a_second_try_has_one_of_its_own_all_the_same() -> None:
+    config = attrs.evolve(CONFIG, randomize_ids=False)
+    async with open_engines(2, config) as (client, engines), trio.open_nursery() as nursery:
+        asked = ask(nursery, client, "mine")
+        assert (await engines[0].receive_add()).internal_id == "mine"
+        engines[0].close()
+        again = await engines[1].receive_add()
+        assert again.internal_id != "mine"
+        engines[1].send_tokens(again.internal_id, [7], FinishReason.STOP)
+        await settle()
+
+        assert asked.sink.tokens == [7]
+
+
+async def test_another_rank_takes_it_at_once_while_streams_there_go_on() -> None:
+    async with open_engines(2) as (client, engines), trio.open_nursery() as nursery:
+        moved, stays = ask(nursery, client, "a"), ask(nursery, client, "b")
+        await settle()
+        adds = [await engine.receive_add() for engine in engines]
+        if adds[0].request.request_id == "b":
+            moved, stays = stays, moved
+        engines[1].send_tokens(adds[1].internal_id, [1])
+        await settle()
+        engines[0].close()
+        again = await engines[1].receive_add()
+        assert state_of(client) is EngineState.READY
+        engines[1].send_tokens(adds[1].internal_id, [2], FinishReason.STOP)
+        engines[1].send_tokens(again.internal_id, [7], FinishReason.STOP)
+        await settle()
+
+        assert moved.sink.tokens == [7]
+        assert stays.sink.tokens == [1, 2]
+        assert_idle(client)
+
+
+async def test_what_was_lost_comes_before_what_came_later_and_all_in_order() -> None:
+    async with open_engines() as (client, [old]), trio.open_nursery() as nursery:
+        lost = []
+        for number in range(3):
+            lost.append(ask(nursery, client, f"lost{number}"))
+            await settle()
+        old.close()
+        await wait_lost(client)
+        late = []
+        for number in range(3):
+            late.append(ask(nursery, client, f"late{number}"))
+            await settle()
+        assert client.num_waiting == client.num_in_flight == 6
+        assert [one.begun for one in lost + late] == [True] * 3 + [False] * 3
+        with engine_for(client) as new:
+            await new.join()
+            adds = [await new.receive_add() for _ in range(6)]
+            assert [one.begun for one in late] == [True] * 3
+            for add in adds:
+                new.send_tokens(add.internal_id, [7], FinishReason.STOP)
+            await settle()
+
+        names = [add.request.request_id for add in adds]
+        assert names == ["lost0", "lost1", "lost2", "late0", "late1", "late2"]
+        assert client.num_waiting == 0
+        assert client.metrics.snapshot().resent_requests == 3
+        assert_idle(client)
+
+
+async def test_a_request_is_sent_again_so_often_and_no_more() -> None:
+    config = attrs.evolve(CONFIG, request_retries=2)
+    async with open_engines(config=config) as (client, [engine]), trio.open_nursery() as nursery:
+        asked = ask(nursery, client)
+        await engine.receive_add()
+        async with replaced(client, engine) as second:
+            await second.receive_add()
+            async with replaced(client, second) as third:
+                await third.receive_add()
+            await wait_lost(client)
+            await settle()
+
+        assert isinstance(asked.error, RequestInterrupted)
+        assert "sent 3 times" in str(asked.error)
+        assert asked.cause is TerminalCause.ENGINE_DIED
+        assert client.metrics.snapshot().resent_requests == 2
+        assert_idle(client)
+
+
+async def test_a_loss_before_the_send_is_no_try() -> None:
+    config = attrs.evolve(CONFIG, request_retries=0)
+    async with open_engines(config=config) as (client, [old]), trio.open_nursery() as nursery:
+        asked = ask(nursery, client)
+        await trio.lowlevel.checkpoint()  # posted, and sent at the end of the turn
+        client.report_death("killed")
+        async with replaced(client, old) as new:
+            add = await new.receive_add()
+            new.send_tokens(add.internal_id, [7], FinishReason.STOP)
+            await settle()
+
+        assert asked.sink.tokens == [7]
+        assert client.metrics.snapshot().resent_requests == 0
+
+
+async def test_without_patience_the_loss_is_told_at_once() -> None:
+    config = attrs.evolve(CONFIG, recovery_wait=0)
+    async with open_engines(config=config) as (client, [engine]), trio.open_nursery() as nursery:
+        asked = ask(nursery, client)
+        await engine.receive_add()
+        engine.close()
+        await wait_lost(client)
+        late = ask(nursery, client, "late")
+        await settle()
+
+        assert isinstance(asked.error, RequestInterrupted)
+        assert [type(error) for error in asked.sink.errors] == [RequestInterrupted]
+        assert isinstance(late.error, EngineUnavailable)
+        assert late.error.reason is Reason.RECOVERING
+        assert late.sink.errors == []
+        assert client.metrics.snapshot().causes["refused"] == 1
+        assert_idle(client)
+
+
+async def test_patience_ends(mock_clock: MockClock) -> None:
+    mock_clock.rate = 1.0
+    async with open_engines(seconds=100) as (client, [engine]), trio.open_nursery() as nursery:
+        lost = ask(nursery, client)
+        await engine.receive_add()
+        engine.close()
+        await wait_lost(client)
+        new = ask(nursery, client, "new")
+        await settle()
+        mock_clock.jump(29)
+        await settle()
+        assert client.num_waiting == 2
+        mock_clock.jump(2)
+        await settle()
+
+        assert isinstance(lost.error, RequestInterrupted)
+        assert [type(error) for error in lost.sink.errors] == [RequestInterrupted]
+        assert isinstance(new.error, EngineUnavailable)
+        assert new.error.reason is Reason.RECOVERING
+        assert not new.begun
+        assert new.sink.errors == []
+        assert lost.cause is new.cause is TerminalCause.RECOVERY_TIMEOUT
+        assert client.metrics.snapshot().causes["recovery_timeout"] == 2
+        assert_idle(client)
+
+
+async def test_where_the_restart_takes_longer_than_anybody_waits_all_are_told_at_once(
+    mock_clock: MockClock,
+) -> None:
+    mock_clock.rate = 1.0
+    with trio.fail_after(200):
+        async with open_engine_client(CONFIG) as client, trio.open_nursery() as nursery:
+            with engine_for(client) as engine:
+                await engine.say_hello()
+                await settle()
+                mock_clock.jump(80)
+                engine.register()
+                engine.say_ready()
+                await client.wait_ready()
+                lost = ask(nursery, client)
+                await engine.receive_add()
+            await wait_lost(client)
+            new = ask(nursery, client, "new")
+            await settle()
+
+            assert isinstance(lost.error, RequestInterrupted)
+            assert lost.error.retry_after == pytest.approx(80, abs=1)
+            assert isinstance(new.error, EngineUnavailable)
+            assert new.error.retry_after == pytest.approx(80, abs=1)
+            assert new.error.reason is Reason.RECOVERING
+            assert client.seconds_until_ready == pytest.approx(80, abs=1)
+
+            with engine_for(client) as engine:
+                await engine.say_hello()
+                await settle()
+                mock_clock.jump(60)
+                patient = ask(nursery, client, "patient")
+                await settle()
+                assert client.num_waiting == 1
+                engine.register()
+                engine.say_ready()
+                add = await engine.receive_add()
+                engine.send_tokens(add.internal_id, [7], FinishReason.STOP)
+                await settle()
+
+            assert patient.sink.tokens == [7]
+            assert_idle(client)
+
+
+async def test_who_leaves_while_waiting_is_never_sent_and_nobody_is_told() -> None:
+    async with open_engines() as (client, [old]):
+        old.close()
+        await wait_lost(client)
+        async with trio.open_nursery() as nursery:
+            ask(nursery, client)
+            await settle()
+            assert client.num_waiting == 1
+            nursery.cancel_scope.cancel()
+        assert_idle(client)
+        assert client.metrics.snapshot().causes["client_gone"] == 1
+        with engine_for(client) as new:
+            await new.join()
+            await client.wait_ready()
+
+            assert await new.hears_nothing_more()
+
+
+async def test_who_leaves_after_the_second_try_aborts_only_that() -> None:
+    async with open_engines() as (client, [old]):
+        async with trio.open_nursery() as nursery:
+            ask(nursery, client)
+            await old.receive_add()
+            old.close()
+            await wait_lost(client)
+            new = engine_for(client)
+            await new.join()
+            again = await new.receive_add()
+            nursery.cancel_scope.cancel()
+        with new:
+            assert (await new.receive_abort()).request_ids == [again.internal_id]
+            assert await new.hears_nothing_more()
+        assert_idle(client)
+
+
+async def test_an_abort_by_an_operator_ends_those_that_wait() -> None:
+    async with open_engines() as (client, [old]), trio.open_nursery() as nursery:
+        lost = ask(nursery, client)
+        await old.receive_add()
+        old.close()
+        await wait_lost(client)
+        new = ask(nursery, client, "new")
+        await settle()
+        assert client.abort_all() == 2
+        await settle()
+
+        for asked in (lost, new):
+            assert asked.begun
+            assert asked.sink.outputs[-1].finish_reason is FinishReason.ABORT
+            assert asked.cause is TerminalCause.ADMIN_ABORTED
+        assert_idle(client)
+
+
+async def test_giving_up_ends_those_that_wait_with_the_reason() -> None:
+    async with open_engines() as (client, [old]), trio.open_nursery() as nursery:
+        lost = ask(nursery, client)
+        await old.receive_add()
+        old.close()
+        await wait_lost(client)
+        new = ask(nursery, client, "new")
+        await settle()
+        client.give_up(StartupFailed("the engine has failed too often"))
+        late = ask(nursery, client, "late")
+        await settle()
+
+        assert state_of(client) is EngineState.FAILED
+        assert str(client.error) == "the engine has failed too often"
+        assert isinstance(lost.error, RequestInterrupted)
+        for asked in (new, late):
+            assert isinstance(asked.error, EngineUnavailable)
+            assert asked.error.reason is Reason.FAILED
+            assert "failed too often" in str(asked.error)
+        with pytest.raises(StartupFailed, match="too often"):
+            await client.wait_ready()
+        assert_idle(client)
+
+
+async def test_one_that_is_pinned_waits_for_its_rank_alone() -> None:
+    async with open_engines(2) as (client, engines), trio.open_nursery() as nursery:
+        engines[0].close()
+        await wait_lost(client, 0)
+        pinned = ask(nursery, client, "pinned", data_parallel_rank=0)
+        await settle()
+        assert client.num_waiting == 1
+        free = ask(nursery, client, "free")
+        add = await engines[1].receive_add()
+        engines[1].send_tokens(add.internal_id, [1], FinishReason.STOP)
+        await settle()
+        assert free.sink.tokens == [1]
+        with engine_for(client, 0) as new:
+            await new.join()
+            add = await new.receive_add()
+            new.send_tokens(add.internal_id, [7], FinishReason.STOP)
+            await settle()
+
+        assert pinned.sink.tokens == [7]
+        assert await engines[1].hears_nothing_more()
+        assert_idle(client)
+
+
+async def test_very_many_choices_wait_and_are_sent_together() -> None:
+    async with open_engines() as (client, [old]), trio.open_nursery() as nursery:
+        old.close()
+        await wait_lost(client)
+        sinks = [RecordingSink() for _ in range(150)]
+        done: list[bool] = []
+
+        async def run() -> None:
+            async with await client.prepare_all([request(n=150)], [sinks]) as stream:
+                await stream.wait_finished()
+            done.append(stream.begun)
+
+        nursery.start_soon(run)
+        await settle()
+        assert (client.num_waiting, client.snapshot().engine_requests) == (1, 150)
+        with engine_for(client) as new:
+            await new.join()
+            for _ in range(150):
+                add = await new.receive_add()
+                new.send_tokens(add.internal_id, [7], FinishReason.STOP)
+            await settle()
+
+        assert done == [True]
+        assert [sink.tokens for sink in sinks] == [[7]] * 150
+        assert_idle(client)
+
+
+async def test_several_choices_that_were_not_answered_are_all_sent_again() -> None:
+    async with open_engines() as (client, [old]), trio.open_nursery() as nursery:
+        sinks = [RecordingSink(), RecordingSink()]
+
+        async def run() -> None:
+            async with client.submit(request(n=2), sinks) as stream:
+                await stream.wait_finished()
+
+        nursery.start_soon(run)
+        for _ in range(2):
+            await old.receive_add()
+        async with replaced(client, old) as new:
+            for token in (1, 2):
+                add = await new.receive_add()
+                new.send_tokens(add.internal_id, [token], FinishReason.STOP)
+            await settle()
+
+        assert [sink.tokens for sink in sinks] == [[1], [2]]
+        assert_idle(client)
+
+
+async def test_a_handle_of_another_engines_cache_is_not_used_twice() -> None:
+    remote = SamplingParams(extra_args={"kv_transfer_params": {"do_remote_prefill": True}})
+    async with open_engines(2) as (client, engines), trio.open_nursery() as nursery:
+        asked = ask(nursery, client, sampling=remote)
+        await engines[0].receive_add()
+        engines[0].close()
+        await settle()
+        await wait_lost(client, 0)
+
+        assert isinstance(asked.error, RequestInterrupted)
+        assert "cannot be sent twice" in str(asked.error)
+        assert await engines[1].hears_nothing_more()
+
+
+async def test_an_engine_with_less_room_does_not_get_what_would_kill_it() -> None:
+    async with open_engines() as (client, [old]), trio.open_nursery() as nursery:
+        fits = SamplingParams(max_tokens=100)
+        long = ask(nursery, client, sampling=fits)
+        await old.receive_add()
+        old.close()
+        await wait_lost(client)
+        client.set_limits(attrs.evolve(CONFIG.limits, vocab_size=2))
+        with engine_for(client) as new:
+            await new.join()
+            await client.wait_ready()
+            await settle()
+
+            assert isinstance(long.error, RequestInterrupted)
+            assert "cannot take it" in str(long.error)
+            assert await new.hears_nothing_more()
+        assert_idle(client)
+
+
+async def test_the_first_output_after_a_second_try_is_told_in_full() -> None:
+    async with open_engines() as (client, [old]), trio.open_nursery() as nursery:
+        asked = ask(nursery, client)
+        await old.receive_add()
+        async with replaced(client, old) as new:
+            again = await new.receive_add()
+            first = EngineOutput(
+                new_token_ids=[7],
+                prefill_stats=PrefillStats(num_prompt_tokens=3, num_cached_tokens=2),
+                finish_reason=FinishReason.STOP,
+            )
+            new.send_output(again.internal_id, first)
+            await settle()
+
+        assert asked.sink.outputs == [first]
+
+
+def closes(_client: EngineClient, engine: FakeEngine) -> None:
+    engine.close()
+
+
+def reports(_client: EngineClient, engine: FakeEngine) -> None:
+    engine.report_death()
+
+
+def process_ended(client: EngineClient, _engine: FakeEngine) -> None:
+    client.report_death("the engine process was killed by SIGKILL", 0)
+
+
+@pytest.mark.parametrize("die", [closes, reports, process_ended])
+async def test_whatever_tells_of_the_loss_requests_survive_it(
+    die: Callable[[EngineClient, FakeEngine], None],
+) -> None:
+    async with open_engines() as (client, [old]), trio.open_nursery() as nursery:
+        asked = ask(nursery, client)
+        await old.receive_add()
+        die(client, old)
+        async with replaced(client, old) as new:
+            add = await new.receive_add()
+            new.send_tokens(add.internal_id, [7], FinishReason.STOP)
+            await settle()
+
+        assert asked.sink.tokens == [7]
+        assert rank_state(client) is RankState.READY
+        assert_idle(client)
+
+
+async def test_a_start_that_fails_as_the_request_begins_costs_that_request() -> None:
+    async with open_engines() as (client, [old]), trio.open_nursery() as nursery:
+        old.close()
+        await wait_lost(client)
+        failed: list[Exception] = []
+
+        def break_down() -> None:
+            raise RuntimeError("a bug in the response")
+
+        async def run() -> None:
+            stream = client.submit(request("broken"), [RecordingSink()])
+            stream.on_begun = break_down
+            try:
+                async with stream:
+                    await stream.wait_finished()
+            except Exception as error:  # noqa: BLE001 (looked at below)
+                failed.append(error)
+
+        nursery.start_soon(run)
+        await settle()
+        whole = ask(nursery, client, "whole")
+        await settle()
+        with engine_for(client) as new:
+            await new.join()
+            add = await new.receive_add()
+            new.send_tokens(add.internal_id, [7], FinishReason.STOP)
+            await settle()
+
+        assert whole.sink.tokens == [7]
+        assert "failed as it began" in str(failed[0])
+        assert client.metrics.snapshot().causes["internal_error"] == 1
+        assert_idle(client)
