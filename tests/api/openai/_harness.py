@@ -2,19 +2,21 @@
 
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
 import attrs
 import trio
 
 from vllmfront.api.http import Handler, Headers, HttpRequest
-from vllmfront.api.openai import ModelService, OpenAiRoutes, ServiceOptions, ServiceSlot
+from vllmfront.api.metrics import InferenceMetrics
+from vllmfront.api.openai import GateLimits, ModelService, OpenAiRoutes, ServiceOptions, ServiceSlot
 from vllmfront.chat import ChatRenderer, NamedTemplates
 from vllmfront.engine import (
     EngineClient,
     EngineClientConfig,
     EngineOutput,
+    EngineState,
     FinishReason,
     GuardLimits,
     open_engine_client,
@@ -153,9 +155,13 @@ class Api:
 
     client: EngineClient
     engine: FakeEngine
+    """The one that was started last."""
+
+    engines: ExitStack
     slot: ServiceSlot
     tokenizer: Tokenizer
     handlers: Mapping[str, Handler]
+    metrics: InferenceMetrics
     nursery: trio.Nursery
 
     def post(
@@ -187,6 +193,27 @@ class Api:
     ) -> PaperWriter:
         """Return the answer to a request that no engine is asked for."""
         return await self.post(path, body, headers).finished()
+
+    async def next_add(self) -> Add:
+        """Return what the engine is asked for next."""
+        with trio.fail_after(PATIENCE):
+            return await self.engine.receive_add()
+
+    async def replace_engine(self) -> None:
+        """Kill the engine, and let another take its place."""
+        self.engine.close()
+        address = self.client.handshake_address
+        assert address is not None
+        with trio.fail_after(PATIENCE):
+            await self.client.wait_state(lambda state: state is not EngineState.READY)
+            self.engine = self.engines.enter_context(FakeEngine(address))
+            await self.engine.join()
+            await self.client.wait_ready()
+
+    @property
+    def ends(self) -> dict[str, int]:
+        """How many requests have ended, by cause, where there were any."""
+        return {cause.value: count for cause, count in self.metrics.ends.items() if count}
 
     def encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False)
@@ -220,14 +247,23 @@ class Api:
 
 @asynccontextmanager
 async def open_api(
-    model: ModelDescription, tokenizer: Tokenizer, options: ServiceOptions | None = None
+    model: ModelDescription,
+    tokenizer: Tokenizer,
+    options: ServiceOptions | None = None,
+    *,
+    limits: GateLimits | None = None,
+    recovery_wait: float = 0,
 ) -> AsyncGenerator[Api]:
     """Serve *model* with an engine that is ready, for as long as the block runs."""
-    limits = GuardLimits(vocab_size=model.config.vocab_size, max_model_len=None)
-    config = EngineClientConfig(all_local=True, limits=limits, recovery_wait=0)
+    config = EngineClientConfig(
+        all_local=True,
+        limits=GuardLimits(vocab_size=model.config.vocab_size, max_model_len=None),
+        recovery_wait=recovery_wait,
+    )
     async with open_engine_client(config) as client, trio.open_nursery() as nursery:
         assert client.handshake_address is not None
-        with FakeEngine(client.handshake_address) as engine:
+        with ExitStack() as engines:
+            engine = engines.enter_context(FakeEngine(client.handshake_address))
             await engine.join()
             await client.wait_ready()
             slot = ServiceSlot()
@@ -244,9 +280,10 @@ async def open_api(
                     options=options or ServiceOptions(),
                 )
             )
-            routes = OpenAiRoutes(slot)
+            metrics = InferenceMetrics()
+            routes = OpenAiRoutes(slot, limits=limits, metrics=metrics)
             handlers = {path: handler for _, path, handler in routes}
-            yield Api(client, engine, slot, tokenizer, handlers, nursery)
+            yield Api(client, engine, engines, slot, tokenizer, handlers, metrics, nursery)
             nursery.cancel_scope.cancel(reason="the test is over")
 
 

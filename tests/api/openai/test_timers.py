@@ -1,3 +1,5 @@
+from collections.abc import Sequence
+
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -5,7 +7,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from tests.api.openai._harness import PaperWriter
 from vllmfront.api.openai import OpenAiRoutes, ServiceSlot
 from vllmfront.api.openai._held_heads import HOLD_SECONDS, HeldHeads
-from vllmfront.api.openai._keep_alive import KeepAlives
+from vllmfront.api.openai._keep_alive import WAITING_SECONDS, KeepAlives, serve_waiting
+from vllmfront.api.openai._service import WaitingStream
 from vllmfront.api.openai._stream import StreamedAnswer
 from vllmfront.api.openai._usage import Usage
 
@@ -17,6 +20,25 @@ def open_answer() -> tuple[StreamedAnswer, PaperWriter]:
     answer = StreamedAnswer(writer, b"", Usage(), choices=1)
     answer.start()
     return answer, writer
+
+
+class Waiting:
+    """A stream that has lost its engine."""
+
+    def __init__(self, *, begun: bool = True) -> None:
+        answer, self.writer = open_answer()
+        self.begun = begun
+        self.on_waiting = answer.keep_alive
+
+
+class WaitingSlot(ServiceSlot):
+    """A slot whose service has these streams without an engine."""
+
+    streams: Sequence[Waiting] = ()
+
+    @property
+    def waiting_streams(self) -> Sequence[WaitingStream]:
+        return self.streams
 
 
 async def test_a_silent_stream_gets_a_comment_each_interval(
@@ -125,3 +147,23 @@ async def test_the_timers_of_all_routes_run_together(
     await nursery.start(routes.serve_timers)
     await wait_all_tasks_blocked()
     nursery.cancel_scope.cancel(reason="the test is over")
+
+
+async def test_a_stream_that_waits_for_an_engine_gets_comments(
+    autojump_clock: MockClock,  # noqa: ARG001
+    nursery: trio.Nursery,
+) -> None:
+    lost, other, unbegun = Waiting(), Waiting(), Waiting(begun=False)
+    slot = WaitingSlot()
+    await nursery.start(serve_waiting, slot)
+    await trio.sleep(WAITING_SECONDS * 1.5)
+    slot.streams = [lost, unbegun]
+    await trio.sleep(WAITING_SECONDS * 2)
+    slot.streams = [other]
+    await trio.sleep(WAITING_SECONDS)
+
+    assert [stream.writer.pieces for stream in (lost, other, unbegun)] == [
+        [COMMENT] * 2,
+        [COMMENT],
+        [],
+    ]

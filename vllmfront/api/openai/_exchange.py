@@ -53,6 +53,7 @@ class StreamExchange(Exchange):
         """
         stream = self._stream
         stream.on_begun = self._answer.start
+        stream.on_waiting = self._answer.keep_alive
         stream.begin()
         stream.on_ended = self._on_stream_ended
 

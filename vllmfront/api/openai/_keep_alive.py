@@ -1,11 +1,29 @@
-"""Comments on idle streams: one timer for all of them."""
+"""Comments on idle streams: one timer for all of them, and one for those without an engine."""
 
 import heapq
 import itertools
 
 import trio
 
+from vllmfront.api.openai._service import ServiceSlot
 from vllmfront.api.openai._stream import StreamedAnswer
+
+WAITING_SECONDS = 5.0
+"""Between two comments on a stream that waits for an engine in place of a lost one. Clients and
+proxies that give up on silence do so after half a minute or more; who waits at all may wait for
+as long as an engine loads."""
+
+
+async def serve_waiting(
+    slot: ServiceSlot, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Send comments on the streams of *slot* that have lost their engine, until cancelled."""
+    task_status.started()
+    while True:
+        await trio.sleep(WAITING_SECONDS)
+        for stream in slot.waiting_streams:
+            if stream.begun and stream.on_waiting is not None:
+                stream.on_waiting()
 
 
 class KeepAlives:

@@ -12,7 +12,7 @@ from vllmfront.api.openai._edge import InferenceRoute, TextRoute
 from vllmfront.api.openai._ends import RequestEnds
 from vllmfront.api.openai._gate import Gate, GateLimits
 from vllmfront.api.openai._held_heads import HeldHeads
-from vllmfront.api.openai._keep_alive import KeepAlives
+from vllmfront.api.openai._keep_alive import KeepAlives, serve_waiting
 from vllmfront.api.openai._offload import Offload
 from vllmfront.api.openai._service import ServiceSlot
 from vllmfront.api.openai._tokenize import Detokenize, Tokenize
@@ -43,6 +43,7 @@ class OpenAiRoutes:
         gate, ends = Gate(limits), RequestEnds(metrics)
         metrics.gate = gate.statistics
         self._lag = gate.lag
+        self._slot = slot
         self._heads = HeldHeads()
         self._keep_alives = KeepAlives(keep_alive_interval) if keep_alive_interval > 0 else None
         self._handlers: dict[tuple[str, str], Handler] = {
@@ -68,6 +69,7 @@ class OpenAiRoutes:
         async with trio.open_nursery() as nursery:
             await nursery.start(self._heads.serve)
             await nursery.start(self._lag.serve)
+            await nursery.start(serve_waiting, self._slot)
             if self._keep_alives is not None:
                 await nursery.start(self._keep_alives.serve)
             task_status.started()

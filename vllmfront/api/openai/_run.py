@@ -66,6 +66,7 @@ async def run_streamed(
     stream = await _prepare(call, admitted, sinks)
     _show_metrics(admitted, answer, stream)
     stream.on_begun = answer.start
+    stream.on_waiting = answer.keep_alive
     try:
         async with stream:
             await _wait(call, stream)

@@ -1,7 +1,7 @@
 """What the completion routes serve: a model, its engine, and the operator's options."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import attrs
@@ -19,6 +19,18 @@ from vllmfront.models import GenerationDefaults
 from vllmfront.text import GrammarChecker, LogprobDecoder, SamplingLimits, Surface, Tokenizer
 
 
+class WaitingStream(Protocol):
+    """The part of a ``RequestStream`` that keeps its client patient."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether it has had an engine before: its client has a response head."""
+
+    @property
+    def on_waiting(self) -> Callable[[], None] | None:
+        """What to call now and then."""
+
+
 class Engine(Protocol):
     """The part of an ``EngineClient`` that routes use."""
 
@@ -33,6 +45,10 @@ class Engine(Protocol):
     @property
     def max_model_len(self) -> int | None:
         """The smallest context of all engines; None until one has joined."""
+
+    @property
+    def waiting_streams(self) -> Sequence[WaitingStream]:
+        """Those that wait for an engine in place of a lost one."""
 
     def submit_one(self, request: EngineRequest, sink: OutputSink) -> RequestStream:
         """Prepare a request of one choice.
@@ -159,6 +175,11 @@ class ServiceSlot:
 
     def put(self, service: ModelService) -> None:
         self._service = service
+
+    @property
+    def waiting_streams(self) -> Sequence[WaitingStream]:
+        """Those of the service that wait for an engine in place of a lost one."""
+        return () if self._service is None else self._service.engine.waiting_streams
 
     def require(self) -> ModelService:
         """Return the service.

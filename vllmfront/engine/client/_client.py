@@ -145,6 +145,11 @@ class EngineClient:
         """Streams that wait for an engine in place of a lost one; ``num_in_flight`` has them."""
         return self._books.room.num_streams
 
+    @property
+    def waiting_streams(self) -> Sequence[RequestStream]:
+        """Those that wait for an engine in place of a lost one, as a copy."""
+        return self._books.room.streams
+
     def submit(
         self, request: EngineRequest, sinks: Sequence[OutputSink] | None = None
     ) -> RequestStream:

@@ -50,6 +50,9 @@ class RequestStream:
         self.on_begun: Callable[[], None] | None = None
         """Called when something has an engine to be sent to, before any output can come."""
 
+        self.on_waiting: Callable[[], None] | None = None
+        """To be called now and then while a stream that has begun waits for another engine."""
+
         self.on_ended: Callable[[], None] | None = None
         """Called when all of it has ended, after who waits for that was woken."""
 
