@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vllmfront.supervisor import Backoff, RestartPolicy
@@ -39,6 +39,7 @@ def test_a_factor_of_one_keeps_the_delay() -> None:
     assert Backoff(base=3.0, factor=1.0, jitter=0.0).delay(1000, 0.5) == 3.0
 
 
+@settings(deadline=None)
 @given(backoffs(), st.integers(0, 10**9), st.floats(0.0, 1.0))
 def test_no_delay_is_negative_or_exceeds_the_cap(
     backoff: Backoff, attempt: int, chance: float
@@ -48,11 +49,13 @@ def test_no_delay_is_negative_or_exceeds_the_cap(
     assert 0.0 <= delay <= backoff.longest(attempt) <= backoff.cap
 
 
+@settings(deadline=None)
 @given(backoffs(), st.integers(0, 1000))
 def test_delays_do_not_fall(backoff: Backoff, attempt: int) -> None:
     assert backoff.longest(attempt) <= backoff.longest(attempt + 1) * (1 + 1e-12)
 
 
+@settings(deadline=None)
 @given(backoffs(), st.integers(0, 60))
 def test_the_sum_of_delays_is_that_of_each(backoff: Backoff, count: int) -> None:
     each = math.fsum(backoff.longest(attempt) for attempt in range(count))

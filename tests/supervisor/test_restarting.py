@@ -257,8 +257,17 @@ async def test_a_sibling_that_fails_during_a_delay_moves_it(autojump_clock: Mock
         intensity=2,
         backoff=attrs.evolve(STEADY, base=10.0),
     )
-    await run_for(30.0, tree)
+    seen: list[float | None] = []
 
+    async def observe() -> None:
+        await trio.sleep(5.0)
+        seen.extend(child.next_try for child in tree.snapshot().children)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(observe)
+        await run_for(30.0, tree)
+
+    assert seen == [stage.begun + 13.0, stage.begun + 13.0]
     assert stage.times("one begins") == [0.0, 13.0]
     assert stage.times("two begins") == [0.0, 13.0]
 

@@ -4,7 +4,7 @@ import math
 
 import attrs
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vllmfront.supervisor import Backoff, RestartPolicy
@@ -129,6 +129,7 @@ FAILURES = st.tuples(
 )
 
 
+@settings(deadline=None)
 @given(
     policies(),
     st.lists(FAILURES, max_size=30),
@@ -152,6 +153,7 @@ def test_whatever_came_before_a_permanent_failure_is_given_up(
     assert None in ends
 
 
+@settings(deadline=None)
 @given(policies(), st.integers(1, 50))
 def test_failures_farther_apart_than_the_period_are_never_too_many(
     policy: RestartPolicy, count: int
@@ -162,6 +164,7 @@ def test_failures_farther_apart_than_the_period_are_never_too_many(
     assert (None in delays) == (policy.intensity == 0)
 
 
+@settings(deadline=None)
 @given(policies(), st.lists(FAILURES, max_size=30))
 def test_no_more_restarts_are_granted_in_a_period_than_the_intensity(
     policy: RestartPolicy, past: list[tuple[set[str], float, float]]

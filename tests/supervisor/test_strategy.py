@@ -1,7 +1,7 @@
 from collections.abc import Collection
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vllmfront.supervisor import ChildState, Strategy
@@ -32,6 +32,7 @@ def test_a_strategy_says_whom_failures_take_along(
     assert list(incidents(strategy, failed, 4)) == expected
 
 
+@settings(deadline=None)
 @given(ANY_STRATEGY, FAILED_OF)
 def test_each_failure_belongs_to_one_incident_that_affects_it(
     strategy: Strategy, failed_of: tuple[set[int], int]
@@ -45,6 +46,7 @@ def test_each_failure_belongs_to_one_incident_that_affects_it(
         assert list(each.affected) == sorted(each.affected)
 
 
+@settings(deadline=None)
 @given(FAILED_OF)
 def test_more_is_affected_the_closer_the_bond(failed_of: tuple[set[int], int]) -> None:
     failed, count = failed_of

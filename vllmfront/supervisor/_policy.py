@@ -29,11 +29,10 @@ class Backoff:
 
     def longest(self, attempt: int) -> float:
         """Return the seconds before restart *attempt*, counted from 0, that chance can only cut."""
-        if self.base == 0 or self.factor == 1:
-            return self.base
-        if attempt * math.log(self.factor) >= math.log(self.cap / self.base):
-            return self.cap  # also where the power would overflow
-        return min(self.cap, self.base * self.factor**attempt)
+        try:
+            return min(self.cap, self.base * self.factor**attempt)
+        except OverflowError:
+            return self.cap
 
     def longest_sum(self, count: int) -> float:
         """Return the seconds that the first *count* delays take together at most."""
