@@ -88,7 +88,7 @@ async def test_an_engine_that_fails_while_loading_is_quoted(tmp_path: Path) -> N
 
     assert isinstance(cause(frontend), StartupFailed)
     assert str(cause(frontend)) == (
-        "before it was ready, the managed engine ended with status 3; its last lines were:\n"
+        "before it was ready, the managed engine ended with status 3\nits last lines were:\n"
         "  | about to fail\n  | ValueError: no such weights"
     )
 
@@ -191,6 +191,7 @@ async def test_an_interpreter_that_is_not_there_is_named() -> None:
         "draining",
         pytest.param("loading", marks=pytest.mark.slow),
         pytest.param("serving", marks=pytest.mark.slow),
+        pytest.param("restarting", marks=pytest.mark.slow),
     ],
 )
 async def test_a_killed_frontend_leaves_nothing(
@@ -226,6 +227,12 @@ async def _reached(phase: str, uds: Path, pid: int) -> AsyncGenerator[None]:
     transport = httpx.AsyncHTTPTransport(uds=str(uds))
     async with httpx.AsyncClient(transport=transport, base_url="http://x") as http:
         await wait_health(http, 200)
+        if phase == "restarting":
+            first = descendants(pid)[-1]
+            os.kill(first, signal.SIGKILL)
+            await wait_until(lambda: not alive(first) and len(descendants(pid)) >= 2)
+            yield
+            return
         body = {"prompt": "hi", "max_tokens": 20_000, "stream": True}
         async with http.stream("POST", "/v1/completions", json=body) as response:
             assert response.status_code == 200

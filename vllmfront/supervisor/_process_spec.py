@@ -52,11 +52,11 @@ class ProcessExit:
         return self.describe() + self.last_lines()
 
     def last_lines(self) -> str:
-        """Repeat the last lines of output, as the end of a sentence."""
+        """Repeat the last lines of output, below what was said before."""
         if not self.tail:
             return " and had printed nothing"
         lines = "\n".join(f"  | {line}" for line in self.tail[-_REPORT_LINES:])
-        return f"; its last lines were:\n{lines}"
+        return f"\nits last lines were:\n{lines}"
 
 
 @attrs.frozen(kw_only=True)
