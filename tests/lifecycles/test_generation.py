@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from tests.engine._helpers import CONFIG, engine_for
 from vllmfront.api.http import (
@@ -144,8 +145,9 @@ async def test_a_pid_file_that_cannot_be_written_does_not_end_service(
         assert (await ask(tmp_path)).startswith(b"HTTP/1.0 200")
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_clients_that_keep_connections_for_hours_do_not_keep_a_process() -> None:
+async def test_clients_that_keep_connections_for_hours_do_not_keep_a_process(
+    autojump_clock: MockClock,  # noqa: ARG001 - it is asked for because of its effect
+) -> None:
     async with (
         open_listeners(ListenConfig(port=0)) as listeners,
         trio.open_nursery() as nursery,
