@@ -142,6 +142,7 @@ async def test_a_service_from_its_activation_to_its_end(tmp_path: Path) -> None:
             pass  # the listener is the service manager's, and outlives us
 
 
+@pytest.mark.slow
 async def test_a_service_that_cannot_start_says_why(tmp_path: Path) -> None:
     async with activated(tmp_path, "--tokenizer", "/does/not/exist") as service:
         with trio.fail_after(BUDGET):

@@ -137,10 +137,11 @@ async def test_killed_while_the_child_is_being_stopped(tmp_path: Path) -> None:
         await wait_gone(pids_in(ids))
 
 
+@pytest.mark.slow
 async def test_killed_at_any_moment_of_the_start(tmp_path: Path) -> None:
     marker = f"marker-{os.getpid()}"
     command = script("import time; time.sleep(600)", marker)
-    for delay in (0.15, 0.25, 0.35):
+    for delay in (0.0, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4):
         async with program(OWNER, str(tmp_path / "none"), *command):
             await trio.sleep(delay)
 
