@@ -464,3 +464,23 @@ async def test_a_failed_first_start_counts_as_such_until_all_have_been_up(
     raised = await run_for(50.0, tree)
 
     assert type(raised) is FirstStartFailed
+
+
+async def test_each_incarnation_gets_everything_new(autojump_clock: MockClock) -> None:
+    stops: list[trio.Event] = []
+    statuses: list[trio.TaskStatus[None]] = []
+    tasks: list[trio.lowlevel.Task] = []
+
+    async def run(
+        stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        stops.append(stop)
+        statuses.append(task_status)
+        tasks.append(trio.lowlevel.current_task())
+        task_status.started()
+        await trio.sleep(1.0)
+        raise RuntimeError
+
+    await run_for(9.0, supervisor(ChildSpec(name="one", run=run), intensity=2))
+
+    assert [len(set(map(id, each))) for each in (stops, statuses, tasks)] == [3, 3, 3]

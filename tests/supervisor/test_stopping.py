@@ -349,3 +349,22 @@ async def test_a_hard_cancel_while_giving_up_keeps_the_order_and_the_error(
         await cancel_during(stage, tree, 2.0)
 
     assert stage.log[3:] == [(5.0, "two stopped"), (6.0, "one stopped")]
+
+
+async def test_a_hard_cancel_gives_a_child_that_was_cancelled_no_more_time(
+    autojump_clock: MockClock,
+) -> None:
+    stage, release = Stage(), trio.Event()
+    tree = supervisor(stage.child("one"), deaf("two", release, ready=False), intensity=1)
+
+    async def observe() -> None:
+        await tree.wait_child("two", ChildState.STUCK)
+        stage.note("stuck")
+        release.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(observe)
+        # It was cancelled at 3, and 15 seconds from there are all that it gets.
+        await cancel_during(stage, tree, 10.0)
+
+    assert stage.log[1:] == [(18.0, "stuck"), (18.0, "one stopped")]

@@ -10,10 +10,13 @@ from tests.supervisor.stage import Stage, generations, make_shutdown, run_for, s
 from vllmfront.errors import FirstStartFailed, RestartLimitExceeded
 from vllmfront.supervisor import (
     Backoff,
+    ChildFailed,
     ChildNotReady,
     ChildReturned,
     ChildSpec,
     ChildState,
+    Event,
+    Response,
     Restart,
     RestartPolicy,
     Supervisor,
@@ -230,6 +233,25 @@ async def test_the_end_of_a_significant_child_ends_the_supervisor(
         await tree.run(trio.Event())
 
     assert stage.log[3:] == [(4.0, "job returned"), (4.0, "three stopped"), (4.0, "one stopped")]
+    assert tree.state is ChildState.STOPPED
+
+
+async def test_a_failure_in_the_tick_of_a_significant_end_is_told_and_not_answered(
+    autojump_clock: MockClock,
+) -> None:
+    stage, told = Stage(), list[Event]()
+    tree = supervisor(
+        stage.child("job", ends_after=4.0, restart=TRANSIENT, significant=True),
+        stage.child("two", ends_after=4.0, fails=True),
+        intensity=5,
+        on_event=told.append,
+    )
+    with trio.fail_after(50.0):
+        await tree.run(trio.Event())
+    (failed,) = [each for each in told if isinstance(each, ChildFailed)]
+
+    assert failed.response is Response.DROP
+    assert states(tree) == [ChildState.STOPPED, ChildState.FAILED]
     assert tree.state is ChildState.STOPPED
 
 
