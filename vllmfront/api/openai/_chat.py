@@ -9,13 +9,8 @@ from vllmfront.api.openai._admission import Admission, fit_ids, fit_text
 from vllmfront.api.openai._answers import AnswerParts, chat_answer, is_short
 from vllmfront.api.openai._body import Body
 from vllmfront.api.openai._call import InferenceCall
-from vllmfront.api.openai._chat_request import (
-    ChatCompletionRequest,
-    check_chat,
-    check_chat_form,
-    check_tools,
-)
-from vllmfront.api.openai._fields import complaints_about
+from vllmfront.api.openai._chat_conversation import checked_chat, echo_of
+from vllmfront.api.openai._chat_request import ChatCompletionRequest
 from vllmfront.api.openai._frames import ChatFrames
 from vllmfront.api.openai._general_choice import Extras
 from vllmfront.api.openai._held_heads import HeldHeads
@@ -29,10 +24,8 @@ from vllmfront.api.openai._service import ModelService, ServiceSlot
 from vllmfront.api.openai._stream import StreamedAnswer
 from vllmfront.api.openai._time_limit import in_time
 from vllmfront.api.openai._usage import usage_json
-from vllmfront.chat import ChatPrompt, InvalidMessages, available_tools, parse_messages, parse_tools
+from vllmfront.chat import ChatPrompt
 from vllmfront.engine import EngineRequest, OutputSink
-from vllmfront.errors import MalformedRequest, RequestRejected
-from vllmfront.text import check_request, check_schema
 
 _BODY = Body(ChatCompletionRequest)
 _ID_PREFIX = "chatcmpl-"
@@ -78,7 +71,7 @@ class ChatCompletions:
         """Begin an answer of one choice; None: something in it might take long."""
         if body.chat_template is not None or (body.n or 1) > 1:
             return None
-        chat = _checked_chat(service, body, prepared)
+        chat = checked_chat(service, body, prepared)
         admission = self._admission(service, call, body, prepared)
         rendered = service.renderer.render(chat)
         tokenizer = service.tokenizer
@@ -96,7 +89,7 @@ class ChatCompletions:
         marks = admission.marks
         request = admission.request_with(params, token_ids, marks.id, rendered.template_kwargs)
         admitted = Admitted(service=service, marks=marks, requests=[request])
-        answer, [sink] = self._streamed(admission, token_ids, response, _echo(body, chat))
+        answer, [sink] = self._streamed(admission, token_ids, response, echo_of(body, chat))
         return begin_streamed(call, admitted, answer, response, sink)
 
     async def _serve_long(
@@ -118,7 +111,7 @@ class ChatCompletions:
         since: float | None = None,
     ) -> None:
         short = since is None and len(body.messages) <= INLINE_MESSAGES
-        chat = await self._offload.run(short, lambda: _checked_chat(service, body, prepared))
+        chat = await self._offload.run(short, lambda: checked_chat(service, body, prepared))
         admission = self._admission(service, call, body, prepared, since=since)
         # How long a client's own template takes does not depend on how long the chat is.
         short = short and chat.chat_template is None
@@ -127,10 +120,10 @@ class ChatCompletions:
         engine_request = await (rendering if short else in_time(deadline, rendering))
         admitted = Admitted(service=service, marks=admission.marks, requests=[engine_request])
         if not body.stream:
-            await _answer(call, admission, admitted, response, _echo(body, chat))
+            await _answer(call, admission, admitted, response, echo_of(body, chat))
             return
         answer, sinks = self._streamed(
-            admission, engine_request.prompt_token_ids, response, _echo(body, chat)
+            admission, engine_request.prompt_token_ids, response, echo_of(body, chat)
         )
         await run_streamed(call, admitted, answer, [sinks])
 
@@ -199,35 +192,6 @@ class ChatCompletions:
         return answer, sinks
 
 
-def _checked_chat(
-    service: ModelService, body: ChatCompletionRequest, prepared: PreparedSampling
-) -> ChatPrompt:
-    """Return the chat of *body*, once nothing is against the body as a whole.
-
-    Raises:
-        RequestRejected: Something is.
-    """
-    if not prepared.checked:
-        check_chat_form(body)
-    try:
-        chat = chat_prompt(body)
-    except MalformedRequest:
-        raise
-    except RequestRejected as error:
-        check_order(service, body, prepared, error)
-        raise
-    if not prepared.checked or body.cache_salt == "":
-        check_order(service, body, prepared)
-    if body.tool_choice is not None or chat.tools:
-        check_tools(body, available_tools(chat.tools, chat.messages))
-    return chat
-
-
-def _echo(body: ChatCompletionRequest, chat: ChatPrompt) -> str:
-    """Return what leads the answer: the message that it continues, where that was asked for."""
-    return chat.messages[-1].text if body.echo and body.continue_final_message else ""
-
-
 async def _render(admission: Admission, chat: ChatPrompt, *, short: bool) -> EngineRequest:
     """Turn a conversation into what engines understand; *short* ones at once."""
     service, body = admission.service, admission.body
@@ -273,58 +237,6 @@ async def _answer(
         is_short(choices), lambda: chat_answer(parts, choices, logprobs)
     )
     response.respond(200, body_json)
-
-
-def check_order(
-    service: ModelService,
-    body: ChatCompletionRequest,
-    prepared: PreparedSampling,
-    refusal: RequestRejected | None = None,
-) -> None:
-    """Check everything but the conversation, in the order in which clients learn of faults.
-
-    Args:
-        service: What the request is for.
-        body: The request.
-        prepared: What it asks of sampling.
-        refusal: What is wrong with its conversation, which other faults may precede.
-
-    Raises:
-        RequestRejected: A rule is broken.
-    """
-    limits = service.options.limits
-    complaints = complaints_about(body)
-    if isinstance(refusal, InvalidMessages):
-        complaints = (refusal.message, *complaints)
-    if complaints or not prepared.checked:
-        check_schema(prepared.request, limits, complaints)
-    if body.stream_options is not None and not body.stream:
-        raise RequestRejected("__all__: stream_options can only be used when stream is true")
-    service.check_model(body.model)
-    check_chat(body)
-    if refusal is None and not prepared.checked:
-        check_request(prepared.request, limits)
-        prepared.passed()
-
-
-def chat_prompt(body: ChatCompletionRequest) -> ChatPrompt:
-    """Turn the chat of *body* into values; takes a few microseconds a message.
-
-    Raises:
-        MalformedRequest: A message or a tool has a wrong form.
-        RequestRejected: The conversation is not servable.
-    """
-    return ChatPrompt(
-        messages=parse_messages(body.messages),
-        tools=parse_tools(body.tools),
-        tool_choice_is_none=body.tool_choice == "none",
-        documents=body.documents,
-        add_generation_prompt=body.add_generation_prompt,
-        continue_final_message=bool(body.continue_final_message),
-        chat_template=body.chat_template,
-        chat_template_kwargs=body.chat_template_kwargs or {},
-        reasoning_effort=body.reasoning_effort,
-    )
 
 
 def _logprobs_of(admission: Admission) -> ChatLogprobsWriter | None:
