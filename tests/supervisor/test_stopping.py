@@ -11,7 +11,14 @@ from trio.testing import MockClock
 
 from tests.supervisor.stage import STEADY, Stage, deaf, make_shutdown, run_for, states, supervisor
 from vllmfront.errors import FirstStartFailed, RestartLimitExceeded
-from vllmfront.supervisor import ChildNotReady, ChildSpec, ChildState, Strategy, Supervisor
+from vllmfront.supervisor import (
+    ChildNotReady,
+    ChildSpec,
+    ChildState,
+    Strategy,
+    Supervisor,
+    _ladder,
+)
 
 LONG_STEADY = attrs.evolve(STEADY, base=10.0)
 
@@ -368,3 +375,20 @@ async def test_a_hard_cancel_gives_a_child_that_was_cancelled_no_more_time(
         await cancel_during(stage, tree, 10.0)
 
     assert stage.log[1:] == [(18.0, "stuck"), (18.0, "one stopped")]
+
+
+async def test_a_bug_in_the_supervisor_leaves_no_child_behind(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage()
+    tree = supervisor(stage.child("one"), stage.child("two"))
+
+    async def fail(*_: object) -> bool:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(_ladder, "stop", fail)
+    with trio.fail_after(50.0), pytest.RaisesGroup(KeyError, flatten_subgroups=True):
+        await cancel_during(stage, tree, 1.0)
+
+    assert sorted(stage.events[2:]) == ["one cancelled", "two cancelled"]
+    assert tree.state is ChildState.FAILED

@@ -19,7 +19,7 @@ class Incarnation:
     spec: ChildSpec
     generation: int
     begun: float
-    on_ready: Callable[["Incarnation"], None]
+    on_ready: Callable[[], None]
     on_end: Callable[["Incarnation"], None]
     stop: trio.Event = attrs.field(factory=trio.Event, init=False)
     ended: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -55,7 +55,7 @@ class Incarnation:
         if self.ended.is_set():
             return  # the task status has outlived its body
         self.ready_at = trio.current_time()
-        self.on_ready(self)
+        self.on_ready()
 
     async def run(self) -> None:
         """Run the body and note how it ended; the named edge for its errors.
@@ -122,7 +122,7 @@ class Child:
         self.on_change()
 
     def begin(
-        self, on_ready: Callable[[Incarnation], None], on_end: Callable[[Incarnation], None]
+        self, on_ready: Callable[[], None], on_end: Callable[[Incarnation], None]
     ) -> Incarnation:
         """Make a new incarnation, which the caller runs."""
         self.generation += 1
@@ -131,6 +131,11 @@ class Child:
         )
         self.enter(ChildState.STARTING)
         return self.incarnation
+
+    def cut_off(self) -> None:
+        """Cancel what may be left, whatever its budget."""
+        if self.incarnation is not None:
+            self.incarnation.scope.cancel(reason=f"{self.name}'s supervisor has ended")
 
     def note(self, failure: Exception) -> str:
         """Remember a failure for operators; return it as text."""

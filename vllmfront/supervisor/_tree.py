@@ -80,10 +80,15 @@ class Tree:
 
     async def stop_all(self) -> None:
         """End all children in reverse order of their start, each within its budget."""
-        for child in reversed(self.children):
-            waiting = child.state is ChildState.BACKOFF
-            if waiting or (child.state in ALIVE and await self._stop(child)):
-                child.enter(ChildState.STOPPED)
+        try:
+            for child in reversed(self.children):
+                waiting = child.state is ChildState.BACKOFF
+                if waiting or (child.state in ALIVE and await self._stop(child)):
+                    child.enter(ChildState.STOPPED)
+        finally:
+            # Should a bug in here leave one behind: its shield would keep us waiting for ever.
+            for child in self.children:
+                child.cut_off()
         stuck = [child.name for child in self.children if child.state is ChildState.STUCK]
         if stuck:
             self._plan.shutdown.hurry(f"{', '.join(stuck)} cannot be ended")
@@ -125,8 +130,8 @@ class Tree:
 
     # What children report: these run in their tasks.
 
-    def _on_ready(self, child: Child, incarnation: Incarnation) -> None:
-        if incarnation.generation == child.generation and child.is_starting:
+    def _on_ready(self, child: Child) -> None:
+        if child.is_starting:
             child.enter(ChildState.READY)
             self._report.ready(child)
             self._wake.set()
