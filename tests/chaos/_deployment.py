@@ -35,6 +35,10 @@ class Deployment:
             for outage in station.outages()
         )
 
+    def breaks(self, began: float, ended: float) -> int:
+        """Return how often a request may have lost its engine, or some of what that said."""
+        return sum(station.breaks(began, ended) for station in self.stations)
+
     async def wait_ready(self) -> None:
         """Return once every engine is up and the frontend serves.
 

@@ -15,6 +15,9 @@ TIMED_OUT = 504
 RETRYABLE = frozenset({UNAVAILABLE})
 """What requests may get whose engine is gone."""
 
+RETRIES = 2
+"""How often a frontend takes a request up again by default, if it has a single choice."""
+
 ANSWERED = "answered"
 """The outcome of a request that ended well."""
 
@@ -40,6 +43,9 @@ class Circumstances:
 
     tampered: frozenset[FaultKind] = frozenset()
     """What was done to messages about this very request."""
+
+    breaks: int = 0
+    """How often an engine may have been lost under it, or something that one said about it."""
 
     gave_up: bool = False
     """The client lost patience in the end."""
@@ -111,8 +117,10 @@ def _error_violations(
         if ask.deadline is None:
             yield "timed out without a deadline"
         return
-    if not around.troubled and FaultKind.GARBLE not in around.tampered:
+    if not around.troubled and not around.breaks:
         yield f"an error without a reason for one: {error}"
+    elif ask.choices == 1 and around.breaks <= RETRIES:
+        yield f"an error after {around.breaks} interruptions: {error}"
     elif code not in RETRYABLE:
         yield f"an error that does not say that it is worth another try: {error}"
     elif found.status == UNAVAILABLE and "retry-after" not in found.headers:

@@ -22,6 +22,7 @@ from tests.chaos._deployment import Deployment
 from tests.chaos._frontend import HOST
 from tests.chaos._judge import (
     ANSWERED,
+    SILENCING,
     TIMED_OUT_OUTCOME,
     UNKNOWN,
     UNKNOWN_OUTCOMES,
@@ -29,7 +30,7 @@ from tests.chaos._judge import (
     judge,
 )
 from tests.chaos._oracle import Oracle
-from vllmfront.testing import Exchange, exchange, stopped
+from vllmfront.testing import Exchange, FaultKind, exchange, stopped
 
 CLIENTS = 32
 """Requests in flight at once."""
@@ -154,7 +155,8 @@ class Round:
             return
         around = Circumstances(
             troubled=self.deployment.troubled(began, time.time()),
-            tampered=self.deployment.tampered().get(ask.id, frozenset()),
+            tampered=self._tampered(ask),
+            breaks=self.deployment.breaks(began, time.time()),
             gave_up=patience.cancelled_caught,
         )
         verdict = judge(ask, found, around, self.oracle)
@@ -176,10 +178,13 @@ class Round:
             tally.unknown += 1
             tally.unseen += found.status is None
 
+    def _tampered(self, ask: Ask) -> frozenset[FaultKind]:
+        return self.deployment.tampered().get(ask.id, frozenset())
+
     async def _lose_patience(self, ask: Ask, patience: trio.CancelScope) -> None:
         """Do not wait long for an end that was taken away."""
         await trio.sleep(self.patience)
-        while ask.id not in self.deployment.tampered():  # noqa: ASYNC110 (it is in a file)
+        while not self._tampered(ask) & SILENCING:  # noqa: ASYNC110 (it is in a file)
             await trio.sleep(POLL_SECONDS)
         patience.cancel(reason="the request was tampered with")
 

@@ -26,6 +26,9 @@ RANKS = 2
 LIVES = 200
 """More than a rank has in a soak."""
 
+FAULTS_A_LIFE = 60
+"""So many that a life that meets no deadly one does not get by without any for long."""
+
 KINDS = (
     *FaultKind,
     # These happen in the field; the others only to test that they are not taken for truth.
@@ -54,8 +57,8 @@ class Soak:
     seconds: float = 180.0
     """No further round begins after them."""
 
-    within: int = 300
-    """Outputs of a life among which faults come; fewer make engines fail more often."""
+    spacing: int = 75
+    """Messages with outputs that a rank sends from one fault to the next, on average."""
 
     step_ms: float = 5.0
     patience: float = 5.0
@@ -70,7 +73,12 @@ class Soak:
         seed = self.seed if name == "external" else ~self.seed
         lasting = name == "managed" and not RESTARTS
         kinds = tuple(kind for kind in KINDS if not (lasting and kind in DEADLY))
-        odds = Odds(kinds=kinds, per_life=4, within=self.within, start=0 if lasting else 0.15)
+        odds = Odds(
+            kinds=kinds,
+            per_life=FAULTS_A_LIFE,
+            within=FAULTS_A_LIFE * self.spacing,
+            start=0 if lasting else 0.15,
+        )
         plan = FaultPlan.from_seed(seed, ranks=ranks, lives=LIVES, odds=odds)
         processes = [() if lasting else _process_faults(rank) for rank in range(ranks)]
         return Faults(plan=plan, processes=processes)

@@ -9,7 +9,7 @@ import trio
 
 from tests.chaos._oracle import SIMULATED
 from tests.chaos._proc import is_alive
-from tests.chaos._trouble import Outage, outages
+from tests.chaos._trouble import Exit, Outage, breaks, outages
 from vllmfront.testing import (
     FaultKind,
     FaultPlan,
@@ -37,7 +37,7 @@ class Station:
     rank: int
     program: FlakyProgram
     journal: Path
-    exits: list[float] = attrs.field(factory=list)
+    exits: list[Exit] = attrs.field(factory=list)
     """When processes were seen to have ended."""
 
     def entries(self) -> list[JournalEntry]:
@@ -45,6 +45,9 @@ class Station:
 
     def outages(self) -> list[Outage]:
         return outages(self.entries(), self.exits, time.time())
+
+    def breaks(self, began: float, ended: float) -> int:
+        return breaks(self.entries(), self.exits, began, ended)
 
     def pid(self) -> int | None:
         """Return the process of the present life, if it is alive."""
@@ -60,8 +63,8 @@ class Station:
             if self.pid() is not None:
                 seen_alive = lives
             elif seen_alive:
+                self.exits.append(Exit(time.time(), seen_alive - 1))
                 seen_alive = 0
-                self.exits.append(time.time())
             self._kill_hanging()
 
     def _kill_hanging(self) -> None:

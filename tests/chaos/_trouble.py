@@ -18,6 +18,14 @@ PUBLIC_ID_END = 9
 
 
 @attrs.frozen
+class Exit:
+    """The end of a process, as it was seen from outside."""
+
+    time: float
+    life: int
+
+
+@attrs.frozen
 class Outage:
     """When an engine could not be relied upon, in seconds since the epoch."""
 
@@ -28,7 +36,7 @@ class Outage:
         return self.begin - BEFORE <= ended and began <= self.end + AFTER
 
 
-def outages(entries: Iterable[JournalEntry], exits: Iterable[float], now: float) -> list[Outage]:
+def outages(entries: Iterable[JournalEntry], exits: Iterable[Exit], now: float) -> list[Outage]:
     """Return the outages of one rank up to *now*.
 
     Args:
@@ -37,7 +45,7 @@ def outages(entries: Iterable[JournalEntry], exits: Iterable[float], now: float)
         now: Where an outage ends that still goes on.
     """
     news = [(entry.wall_time, entry.kind is None) for entry in entries if _matters(entry)]
-    news += [(time, False) for time in exits]
+    news += [(one.time, False) for one in exits]
     found: list[Outage] = []
     down_since: float | None = 0.0
     for time, is_up in sorted(news):
@@ -63,6 +71,17 @@ def tampered(entries: Iterable[JournalEntry]) -> dict[str, frozenset[FaultKind]]
             for internal_id in entry.request_ids:
                 found[public_id(internal_id)].add(entry.kind)
     return {request_id: frozenset(kinds) for request_id, kinds in found.items()}
+
+
+def breaks(
+    entries: Iterable[JournalEntry], exits: Iterable[Exit], began: float, ended: float
+) -> int:
+    """Return how often a rank was lost, or said something unreadable, in a span of time."""
+    first, last = began - BEFORE, ended + BEFORE
+    now = [entry for entry in entries if first <= entry.wall_time <= last]
+    ends = {entry.life for entry in now if entry.kind in DEADLY}
+    ends |= {one.life for one in exits if first <= one.time <= last}
+    return len(ends) + sum(entry.kind is FaultKind.GARBLE for entry in now)
 
 
 def public_id(internal_id: str) -> str:

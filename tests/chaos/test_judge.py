@@ -15,7 +15,7 @@ from vllmfront.testing import ClientFault, ClientFaultKind, Exchange, FaultKind
 ORACLE = Oracle()
 PROMPT = [500, 501, 300]
 CALM = Circumstances()
-TROUBLED = Circumstances(troubled=True)
+TROUBLED = Circumstances(troubled=True, breaks=3)
 RETRY = {"message": "m", "type": "ServiceUnavailableError", "code": 503, "reason": "recovering"}
 BROKEN = {"message": "m", "type": "BadRequestError", "code": 400}
 TIMED_OUT = {"message": "m", "type": "GatewayTimeoutError", "code": 504, "reason": "timed_out"}
@@ -217,6 +217,14 @@ def test_a_refusal_needs_a_reason_and_a_hint() -> None:
     assert violations(WHOLE, whole({"error": BROKEN}, 400), TROUBLED) != []
 
 
+def test_a_request_that_could_go_on_must() -> None:
+    found = whole({"error": RETRY}, 503, **{"retry-after": "5"})
+    twice = Circumstances(troubled=True, breaks=2)
+
+    assert violations(WHOLE, found, twice) != []
+    assert violations(attrs.evolve(WHOLE, choices=2), found, twice) == []
+
+
 def test_a_deadline_excuses_its_own_end() -> None:
     ask = attrs.evolve(STREAM, deadline=0.3)
     found = streamed([*events_of(STREAM)[:3], {"error": TIMED_OUT}, "[DONE]"])
@@ -246,7 +254,7 @@ def test_an_end_that_never_comes_needs_a_lost_message() -> None:
     lost = Circumstances(gave_up=True, tampered=frozenset({FaultKind.LOSE}))
 
     assert violations(WHOLE, Exchange(), lost) == []
-    assert violations(WHOLE, Exchange(), Circumstances(gave_up=True, troubled=True)) != []
+    assert violations(WHOLE, Exchange(), attrs.evolve(TROUBLED, gave_up=True)) != []
 
 
 def test_tampering_that_nobody_can_notice_excuses_tokens_and_no_form() -> None:
@@ -258,7 +266,7 @@ def test_tampering_that_nobody_can_notice_excuses_tokens_and_no_form() -> None:
 
 
 def test_garbled_messages_excuse_an_error_and_no_wrong_words() -> None:
-    around = Circumstances(tampered=frozenset({FaultKind.GARBLE}))
+    around = Circumstances(tampered=frozenset({FaultKind.GARBLE}), breaks=4)
     failed: list[Event | str] = [*events_of(STREAM)[:3], {"error": RETRY}, "[DONE]"]
 
     assert violations(STREAM, streamed(failed), around) == []
