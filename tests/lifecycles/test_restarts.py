@@ -1,5 +1,6 @@
 """Managed engines that end, hang or never come back: each leads through the policy."""
 
+import json
 import os
 import signal
 import sys
@@ -18,6 +19,9 @@ from tests.lifecycles.test_external import slow_stream
 from vllmfront.errors import EngineDied, FirstStartFailed, RestartLimitExceeded, StartupFailed
 from vllmfront.lifecycles import EngineConfig, RestartConfig, RestartIntensity, ServeConfig
 from vllmfront.testing import (
+    Fault,
+    FaultKind,
+    FaultPlan,
     FlakyProgram,
     ProcessFault,
     ProcessFaultKind,
@@ -135,6 +139,74 @@ async def test_an_engine_that_ends_is_replaced_while_the_listener_stays(
     assert answer.json()["usage"]["completion_tokens"] == 3
     assert frontend.error is None
     assert not any(map(alive, program.pids()))
+
+
+def faulty(folder: Path, fault: Fault) -> list[str]:
+    """Return what runs an engine with a fault."""
+    plan = folder / "faults.json"
+    plan.write_text(FaultPlan(faults=[fault]).to_json())
+    return [*SIMULATE, "--faults", str(plan), "--first-life", "{life}"]
+
+
+async def greedy(frontend: Frontend) -> str:
+    """Return the text of a streamed answer that is the same each time."""
+    body = {
+        "prompt": "hi",
+        "max_tokens": 200,
+        "temperature": 0,
+        "ignore_eos": True,
+        "stream": True,
+    }
+    text = ""
+    async with frontend.http.stream("POST", "/v1/completions", json=body) as response:
+        async for line in response.aiter_lines():
+            if line.startswith("data: {"):
+                event = json.loads(line.removeprefix("data: "))
+                assert "choices" in event, event
+                text += event["choices"][0]["text"]
+    return text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (Fault(kind=FaultKind.CRASH, at=240, life=0), "the managed engine"),
+        (Fault(kind=FaultKind.DIE, at=240, life=0), "the managed engine"),
+        (Fault(kind=FaultKind.HANG, at=240, life=0), "--engine-stall-restart"),
+    ],
+    ids=["closed sockets", "sentinel", "silent"],
+)
+async def test_whatever_ends_an_engine_its_streams_go_on(
+    tmp_path: Path, fault: Fault, reason: str
+) -> None:
+    command = faulty(tmp_path, fault)
+    settings, program = engine(tmp_path, command=command, stall_timeout=1.0, stall_restart=2.0)
+    async with serving(settings, budget=2 * BUDGET) as frontend:
+        await frontend.wait_ready()
+        undisturbed = await greedy(frontend)
+        disturbed = await greedy(frontend)
+        shown = await process(frontend)
+
+    assert disturbed == undisturbed != ""
+    assert (shown["generation"], shown["restarts"]) == (2, 1)
+    assert reason in shown["first_failure"]
+    assert not any(map(alive, program.pids()))
+
+
+@pytest.mark.slow
+async def test_an_engine_that_only_babbles_is_replaced(tmp_path: Path) -> None:
+    command = faulty(tmp_path, Fault(kind=FaultKind.GARBLE, life=0, count=1000))
+    settings, _ = engine(tmp_path, command=command)
+    async with serving(settings) as frontend:
+        await frontend.wait_ready()
+        statuses = []
+        while (shown := await process(frontend))["generation"] == 1:
+            statuses.append((await frontend.generate(max_tokens=3)).status_code)
+
+    assert "unreadable messages" in shown["first_failure"]
+    assert statuses[-1] == 200
+    assert set(statuses) == {200, 503}
 
 
 @pytest.mark.slow
