@@ -21,7 +21,7 @@ from vllmfront.api.http import (
 from vllmfront.engine import EngineLegacy, open_engine_client
 from vllmfront.errors import ConfigurationError
 from vllmfront.lifecycles._custody import EngineCustody
-from vllmfront.lifecycles._generation import Generation, check_ranks
+from vllmfront.lifecycles._generation import Generation, check_ranks, end_with_us
 from vllmfront.lifecycles.upgrade import PidFile
 from vllmfront.lifecycles.upgrade._pid_file import read_pid
 from vllmfront.supervisor import Notifier, Shutdown
@@ -166,6 +166,15 @@ async def test_clients_that_keep_connections_for_hours_do_not_keep_a_process(
         assert trio.current_time() - began == pytest.approx(60.0, abs=5.0)
         await stream.aclose()
         nursery.cancel_scope.cancel()
+
+
+def test_where_others_would_end_with_this_process_it_stays() -> None:
+    systemd = {"SYSTEMD_EXEC_PID": "7"}
+
+    assert "container" in str(end_with_us(1, {}, notified=True))
+    assert "Type=notify-reload" in str(end_with_us(7, systemd, notified=False))
+    assert end_with_us(7, systemd, notified=True) is None
+    assert end_with_us(8, systemd, notified=False) is None
 
 
 def test_engines_that_are_not_ours_are_refused() -> None:

@@ -15,13 +15,18 @@ DESCRIPTION = """\
 Replace the frontend that serves with PIDFILE (serve --pid-file) by a new process of what is
 installed by now, with the same arguments. Engines are not restarted, no connection is refused and
 no stream cut: the old process serves what it has begun, and ends. Should the new one not come up,
-the old one goes on. Status 0: the new one serves. Status 1: the old one goes on, or none serves.
+the old one goes on.
+
+Status 0: the new one serves. Status 1: the old one goes on, or none serves.
 """
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="vllmfront reload", description=DESCRIPTION, allow_abbrev=False
+        prog="vllmfront reload",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("pid_file", type=Path, metavar="PIDFILE", help="what serve was given")
     parser.add_argument(

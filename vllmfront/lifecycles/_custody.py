@@ -1,6 +1,6 @@
 """Whose the managed engine's process is: a new process of ours may supervise it after us."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
 import trio
@@ -15,15 +15,23 @@ from vllmfront.supervisor import (
 
 
 class EngineCustody:
-    """The managed engine's present process, for those that start it and those that pass it on."""
+    """The managed engine's present process, for those that start it and those that pass it on.
+
+    One that came down to us is not ours before ``take_back``: should this process fail before it
+    serves, the one before must find its engine alive.
+    """
 
     def __init__(self, inherited: ProcessHandle | None = None) -> None:
         self.process: ManagedProcess | None = None
         """None where it has ended, or was never started."""
 
         self._inherited = inherited
+        self._leftovers: Sequence[str] = ()
+        """Files of ours that its reaper removes should we be killed."""
+
         self._ours = trio.Event()
-        self._ours.set()
+        if inherited is None:
+            self._ours.set()
 
     def __repr__(self) -> str:
         return f"<EngineCustody {self.process!r}>"
@@ -42,9 +50,12 @@ class EngineCustody:
             else adopt_process(inherited, stop_budget=spec.stop_budget)
         )
         async with opened as process:
+            self.process, self._leftovers = process, spec.leftovers
             if inherited is not None:
-                process.set_leftovers(spec.leftovers)
-            self.process = process
+                if self.ours:
+                    process.set_leftovers(spec.leftovers)
+                else:
+                    process.hand_over()
             try:
                 yield process
             finally:
@@ -57,9 +68,12 @@ class EngineCustody:
             self.process.hand_over()
 
     def take_back(self) -> None:
-        """Supervise the process again; does nothing where it is ours."""
+        """Supervise the process from now on; does nothing where it is ours."""
+        if self.ours:
+            return
         if self.process is not None:
             self.process.take_back()
+            self.process.set_leftovers(self._leftovers)
         self._ours.set()
 
     @property

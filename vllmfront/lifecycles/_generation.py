@@ -1,7 +1,8 @@
 """This process as one in a row: what it took over from the one before, and leaves to the next."""
 
 import logging
-from collections.abc import AsyncGenerator, Sequence
+import os
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import attrs
@@ -76,6 +77,9 @@ class Generation:
             )
         if not self.ready.is_set() or self.server is None:
             return "this process is starting"
+        dependence = end_with_us(os.getpid(), os.environ, notified=self.notifier.enabled)
+        if dependence is not None:
+            return dependence
         if succession is None:
             return "the engines were told their addresses by another program"
         if self.managed and self.custody.process is None:
@@ -166,12 +170,21 @@ class Generation:
         await succession.wait_reached(_REACH_BUDGET)
 
     async def serve_presence(self) -> None:
-        """Say that this process serves, once it does, and watch the one before until it is gone."""
+        """Say that this process serves, once it does, and watch the one before until it is gone.
+
+        Raises:
+            EngineDied: The engines were lost before that, so the one before should go on.
+        """
         await self.ready.wait()
+        if self.predecessor is None:
+            self._write_pid_file()
+            return
+        if not self.predecessor.gone.is_set():
+            await self.client.wait_ready()
         self._write_pid_file()
-        if self.predecessor is not None:
-            await self.predecessor.say_serving()
-            await self.predecessor.serve(self.shutdown, self.lead)
+        await self.predecessor.say_serving()
+        self.custody.take_back()
+        await self.predecessor.serve(self.shutdown, self.lead)
 
     def _write_pid_file(self) -> None:
         if self.pid_file is not None:
@@ -229,6 +242,18 @@ async def adopt_listeners(held: Sequence[HeldListener]) -> AsyncGenerator[list[L
     finally:
         for listener in listeners:
             listener.close()
+
+
+def end_with_us(pid: int, environ: Mapping[str, str], *, notified: bool) -> str | None:
+    """Say who would take the end of this process for the end of the service; None: nobody."""
+    if pid == 1:
+        return "this is the first process of its container, which would end with it"
+    if environ.get("SYSTEMD_EXEC_PID") == str(pid) and not notified:
+        return (
+            "systemd would take the end of this process for the end of the service; "
+            "give the unit Type=notify-reload"
+        )
+    return None
 
 
 def check_ranks(legacy: EngineLegacy, ranks: Sequence[int]) -> None:

@@ -89,7 +89,8 @@ async def serve(  # noqa: ASYNC128 (the child that listens calls it)
         shutdown = Shutdown(
             budget=config.server.shutdown_timeout, margin=FLUSH_BUDGET + STOP_BUDGET + REAP_BUDGET
         )
-        await trio.to_thread.run_sync(remove_stale_sockets)
+        if estate is None:
+            await trio.to_thread.run_sync(remove_stale_sockets)
         trigger = UpgradeTrigger()
         async with (
             open_service(shutdown, reload_log_level=reload_log_level, hand_over=trigger) as service,

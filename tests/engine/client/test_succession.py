@@ -191,6 +191,29 @@ async def test_an_engine_that_does_not_connect_in_time_is_lost() -> None:
             nursery.cancel_scope.cancel(reason="the test is over")
 
 
+async def test_a_stranger_that_leaves_is_taken_for_no_engine() -> None:
+    config = attrs.evolve(CONFIG, engine_count=2)
+    with trio.fail_after(10):
+        async with open_engine_client(config) as first, trio.open_nursery() as nursery:
+            start_engine(nursery, first, 0)
+            start_engine(nursery, first, 1)
+            await first.wait_ready()
+            gift = await inheritance_of(first)
+            assert first.succession is not None
+            path = first.succession.entrance.slots[1].inputs.address.removeprefix("ipc://")
+            # It is accepted before the engines have reconnected.
+            (await trio.open_unix_socket(path)).socket.close()
+            async with open_engine_client(config, inheritance=gift) as second:
+                assert second.succession is not None
+                await second.succession.wait_reached(5)
+                (await trio.open_unix_socket(path)).socket.close()
+                await trio.sleep(0.2)  # a detour through ZeroMQ's thread, and the grace
+
+                assert [one.state for one in second.snapshot().ranks] == [RankState.READY] * 2
+                assert await tokens_of(second, SamplingParams(max_tokens=3)) == 3
+            nursery.cancel_scope.cancel(reason="the test is over")
+
+
 async def test_a_new_engine_joins_both_generations() -> None:
     with trio.fail_after(10):
         async with open_engine_client(CONFIG) as first, trio.open_nursery() as nursery:

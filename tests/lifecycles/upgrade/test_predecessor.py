@@ -145,8 +145,18 @@ async def test_why_we_cannot_follow_is_told() -> None:
             async with open_predecessor(environ) as predecessor:
                 assert predecessor is not None
                 close_all(predecessor.estate)
-                raise ExceptionGroup("", [StartupFailed("no model")])
-        assert (await old.hear() or {})["word"] == "failed"
+                raise ExceptionGroup("", [StartupFailed("no model"), TypeError()])
+        assert await old.hear() == {"word": "failed", "reason": "no model; TypeError"}
+
+
+async def test_what_caused_a_failure_is_told() -> None:
+    async with open_old() as (old, environ):
+        with pytest.raises(StartupFailed):
+            async with open_predecessor(environ) as predecessor:
+                assert predecessor is not None
+                close_all(predecessor.estate)
+                raise StartupFailed("api failed") from ConfigurationError("no certificate")
+        assert await old.hear() == {"word": "failed", "reason": "api failed: no certificate"}
 
 
 async def test_what_happens_later_is_not_for_the_old_process() -> None:

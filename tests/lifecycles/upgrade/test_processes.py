@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 import trio
+import trustme
 
 from tests.lifecycles.rig import TINY_CHAT, alive, commanded, fake_python, wait_until
 from tests.lifecycles.upgrade.service import Answer, Service, open_service, wait_finished
@@ -215,6 +216,28 @@ async def test_a_managed_engine_is_not_restarted(tmp_path: Path) -> None:
         os.kill(pid, signal.SIGKILL)
         await wait_until(lambda: not any(map(alive, engines)))
         await wait_until(lambda: list((tmp_path / "ipc").iterdir()) == [])
+
+
+@pytest.mark.slow
+async def test_a_new_process_that_fails_late_leaves_the_engine_alone(tmp_path: Path) -> None:
+    certificate = tmp_path / "both.pem"
+    authority = trustme.CA()
+    authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(certificate)
+    python = fake_python(tmp_path)
+    tls = ("--ssl-certfile", str(certificate))
+    async with open_service(tmp_path, "--python", python, *tls, external=False) as service:
+        await service.wait_log("Engine 0 is ready")
+        engines = commanded("vllmfront simulate --handshake tcp://127.0.0.1:")
+        certificate.write_text("rubbish")
+        old = service.pid
+        with pytest.raises(UpgradeFailed, match=r"gave up: .*ssl-certfile"):
+            await service.reload()
+        assert service.pid == old
+        assert commanded("vllmfront simulate --handshake tcp://127.0.0.1:") == engines
+        with pytest.raises(UpgradeFailed, match=r"gave up: .*ssl-certfile"):
+            await service.reload()
+        assert "is lost" not in service.log
+        await stop(service)
 
 
 @pytest.mark.slow

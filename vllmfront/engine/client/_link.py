@@ -20,7 +20,7 @@ words about its death, travel over another connection; they get this long to be 
 
 
 class EngineLink:
-    """Reads the input socket and watches its connections; the two ``serve`` tasks of it."""
+    """Reads the input socket and watches its connections; the three ``serve`` tasks of it."""
 
     def __init__(
         self,
@@ -36,6 +36,8 @@ class EngineLink:
         self._roster = roster
         self._membership = membership
         self._reader = reader
+        self._doubt = trio.Event()
+        """Set when a connection ended that may be that of an engine which was never placed."""
 
     async def serve_registrations(self) -> None:
         """Take registrations until cancelled; a malformed one costs itself and a log line."""
@@ -70,6 +72,26 @@ class EngineLink:
                 self._reader.read_waiting()
                 self._lose(departures)
 
+    async def serve_doubts(self) -> None:
+        """Find out whether it was an engine without a known connection that left; until cancelled.
+
+        It gets the same time for its last outputs.
+        """
+        while True:
+            await self._doubt.wait()
+            self._doubt = trio.Event()
+            await trio.sleep(LEAVE_GRACE)
+            self._reader.read_waiting()
+            self._lose(
+                [
+                    (engine, engine.incarnation)
+                    for engine in self._membership.ranks.values()
+                    if engine.unplaced
+                    and engine.state.connected
+                    and not self._membership.is_connected(engine)
+                ]
+            )
+
     def _take_departures(self) -> list[tuple[EngineRank, int]]:
         """Return engines that left, and which process of theirs it was."""
         departures = []
@@ -77,7 +99,9 @@ class EngineLink:
             if event.change is not PeerChange.LEFT:
                 continue
             for engine in self._membership.ranks.values():
-                if engine.descriptor == event.descriptor or engine.inherited:
+                if engine.unplaced:
+                    self._doubt.set()
+                elif engine.descriptor == event.descriptor:
                     engine.descriptor = None
                     departures.append((engine, engine.incarnation))
         return departures
@@ -85,7 +109,5 @@ class EngineLink:
     def _lose(self, departures: list[tuple[EngineRank, int]]) -> None:
         for engine, incarnation in departures:
             if engine.incarnation == incarnation:
-                if engine.inherited and self._membership.is_connected(engine):
-                    continue  # it was another one that left
                 error = EngineDied(f"engine {engine.rank} closed its connection")
                 self._membership.lose(engine, error)

@@ -124,7 +124,7 @@ class Membership:
         engine.enter(RankEvent.STARTED)
         engine.incarnation += 1
         engine.descriptor = None
-        engine.expected = engine.inherited = engine.broke_off = False
+        engine.expected = engine.unplaced = engine.broke_off = False
         for observer in self._arrival_observers:
             observer(engine)
         self._update()

@@ -177,6 +177,7 @@ def _assemble(
         connections.serve,
         link.serve_registrations,
         link.serve_departures,
+        link.serve_doubts,
         recovery.serve,
         stalls.serve,
         partial(books.deadlines.serve, books.expire),

@@ -44,9 +44,9 @@ class EngineRank:
         self.descriptor: int | None = None
         """Of its connection to the input socket, once it has registered."""
 
-        self.inherited = False
-        """Whether it registered with a client of another process, so that its connection to
-        ours cannot be told from others."""
+        self.unplaced = False
+        """Whether it is connected to us, but registered with a client of another process: its
+        connection cannot be told from others."""
 
         self.last_heard = 0.0
         """When its last output came, by our monotonic clock, in seconds."""

@@ -118,15 +118,20 @@ class Succession:
     async def wait_reached(self, budget: float) -> None:
         """Return once all engines that serve are connected to us, and give up the others.
 
+        Until then nobody's leaving is taken for theirs.
+
         Args:
             budget: Seconds that they get to reconnect.
         """
         with trio.move_on_after(budget):
             while self._unconnected():  # noqa: ASYNC110 - nothing tells of a peer's identity
                 await trio.sleep(_POLL)
-        for engine in self._unconnected():
-            error = EngineDied(f"engine {engine.rank} did not connect within {budget:g} s")
-            self._membership.lose(engine, error)
+        for engine in self._membership.ready:
+            if self._membership.is_connected(engine):
+                engine.unplaced = engine.descriptor is None
+            else:
+                error = EngineDied(f"engine {engine.rank} did not connect within {budget:g} s")
+                self._membership.lose(engine, error)
 
     def _unconnected(self) -> list[EngineRank]:
         ready = self._membership.ready
@@ -140,7 +145,6 @@ def inherit(legacy: EngineLegacy, roster: Roster, membership: Membership) -> Non
         roster.inherit(rank, registration)
         membership.engine_arrived(rank)
         membership.engine_joined(rank, registration)
-        membership.ranks[rank].inherited = True
     for rank, reason in legacy.lost.items():
         membership.engine_arrived(rank)
         membership.lose(membership.ranks[rank], EngineDied(reason))

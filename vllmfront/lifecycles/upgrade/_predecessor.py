@@ -5,11 +5,10 @@ import os
 import socket
 from collections.abc import AsyncGenerator, Callable, MutableMapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any
 
 import trio
 
-from vllmfront.errors import ConfigurationError, VllmFrontError
+from vllmfront.errors import ConfigurationError
 from vllmfront.lifecycles.upgrade._channel import Channel, Message
 from vllmfront.lifecycles.upgrade._estate import Estate, decode_estate
 from vllmfront.lifecycles.upgrade._words import CHANNEL_VARIABLE, Word
@@ -83,14 +82,12 @@ class Predecessor:
 
     async def give_up(self, reason: str) -> None:
         """Say why we cannot follow, unless we do already."""
-        if self._serving:
-            return
-        with trio.move_on_after(_LAST_WORD_BUDGET, shield=True):
-            await self._say(Word.FAILED, reason=reason)
+        if not self._serving:
+            await _say_failed(self._channel, reason)
 
-    async def _say(self, word: Word, **fields: Any) -> None:
+    async def _say(self, word: Word) -> None:
         try:
-            await self._channel.send({"word": word, **fields})
+            await self._channel.send({"word": word})
         except trio.BrokenResourceError:
             self._note_end()
 
@@ -122,14 +119,28 @@ async def open_predecessor(
         try:
             predecessor = Predecessor(channel, message)
             yield predecessor
-        except (VllmFrontError, ExceptionGroup) as error:
-            with suppress(trio.BrokenResourceError):
-                if predecessor is not None:
-                    await predecessor.give_up(str(error))
-                else:
-                    with trio.move_on_after(_LAST_WORD_BUDGET, shield=True):
-                        await channel.send({"word": Word.FAILED, "reason": str(error)})
+        except Exception as error:
+            if predecessor is not None:
+                await predecessor.give_up(_reason(error))
+            else:
+                await _say_failed(channel, _reason(error))
             raise
+
+
+async def _say_failed(channel: Channel, reason: str) -> None:
+    with (
+        trio.move_on_after(_LAST_WORD_BUDGET, shield=True),
+        suppress(trio.BrokenResourceError),
+    ):
+        await channel.send({"word": Word.FAILED, "reason": reason})
+
+
+def _reason(error: BaseException) -> str:
+    """Write down what went wrong and what caused it, in one line."""
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(map(_reason, error.exceptions))
+    text = str(error) or type(error).__name__
+    return text if error.__cause__ is None else f"{text}: {_reason(error.__cause__)}"
 
 
 def _take_channel(environ: MutableMapping[str, str]) -> Channel | None:
