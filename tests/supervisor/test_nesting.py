@@ -10,7 +10,15 @@ from trio.testing import MockClock
 
 from tests.supervisor.stage import STEADY, Stage, deaf, make_shutdown, run_for, states, supervisor
 from vllmfront.errors import FirstStartFailed, RestartLimitExceeded
-from vllmfront.supervisor import ChildSpec, ChildState, Event, GaveUp, Restart, Strategy
+from vllmfront.supervisor import (
+    ChildSpec,
+    ChildState,
+    ChildStuck,
+    Event,
+    GaveUp,
+    Restart,
+    Strategy,
+)
 
 READY, STARTING, BACKOFF = ChildState.READY, ChildState.STARTING, ChildState.BACKOFF
 
@@ -221,6 +229,37 @@ async def test_the_programs_deadline_reaches_down(autojump_clock: MockClock) -> 
         (15.0, "two cancelled"),
         (15.0, "one cancelled"),
     ]
+
+
+def slow_to_clean_up(stage: Stage, name: str, seconds: float) -> ChildSpec:
+    async def run(
+        stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        task_status.started()
+        try:
+            await trio.sleep_forever()
+        finally:
+            with trio.move_on_after(seconds, shield=True):
+                await trio.sleep_forever()
+            stage.note(f"{name} cleaned up")
+
+    return ChildSpec(name=name, run=run)
+
+
+async def test_a_supervisor_below_is_not_stuck_while_its_children_clean_up(
+    autojump_clock: MockClock,
+) -> None:
+    stage, told = Stage(), list[Event]()
+    shutdown = make_shutdown(budget=0.0, margin=1.0)
+    children = [slow_to_clean_up(stage, name, 14.0) for name in ("one", "two")]
+    inner = supervisor(*children, name="inner", shutdown=shutdown)
+    root = supervisor(inner.as_child(), shutdown=shutdown, on_event=told.append)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(root.run, shutdown.requested)
+        shutdown.request("the test wants it")
+
+    assert stage.log == [(15.0, "two cleaned up"), (29.0, "one cleaned up")]
+    assert not any(isinstance(each, ChildStuck) for each in told)
 
 
 async def test_a_hard_cancel_keeps_the_order_of_the_whole_tree(autojump_clock: MockClock) -> None:
