@@ -135,20 +135,21 @@ FAILURES = st.tuples(
     st.lists(FAILURES, max_size=30),
     st.floats(0.0, 1.0),
     st.lists(st.floats(0.0, 100.0), min_size=9, max_size=9),
-    st.floats(0.0, 1e6),
+    st.tuples(st.floats(0.0, 1e6), st.floats(0.0, 0.003)),
 )
 def test_whatever_came_before_a_permanent_failure_is_given_up(
     policy: RestartPolicy,
     past: list[tuple[set[str], float, float]],
     chance: float,
     loads: list[float],
-    begin: float,
+    clock: tuple[float, float],
 ) -> None:
+    begin, late = clock
     lived = Life(Restarts(policy, lambda: chance), begin)
     for names, uptime, loading in past:
         if lived.fail(*names, after=uptime, loading=loading) is None:
             return
-    ends = [lived.fail(loading=load) for load in loads[: policy.intensity + 1]]
+    ends = [lived.fail(after=late, loading=load) for load in loads[: policy.intensity + 1]]
 
     assert None in ends
 

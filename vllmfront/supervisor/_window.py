@@ -4,8 +4,12 @@ from collections import deque
 
 import attrs
 
-_ROUNDING = 1e-6
-"""Seconds by which sums of floats may be off; an entry exactly *period* old still counts."""
+_LATENESS = 0.05
+"""Seconds by which an entry may be older than the period and still count.
+
+Timers are late, each by a millisecond or so: without this, delays that fill the period to its end,
+such as one second before each of three restarts in three seconds, would never be too many.
+"""
 
 
 @attrs.define
@@ -39,7 +43,7 @@ class RestartWindow:
         return before - len(self._entries)
 
     def _is_old(self, time: float, now: float) -> bool:
-        return time < now - self.period - _ROUNDING
+        return time < now - self.period - _LATENESS
 
 
 @attrs.define
