@@ -96,14 +96,14 @@ class Ask:
         return body
 
 
-def draw_asks(seed: int, round_number: int, count: int, *, deadlines: bool) -> list[Ask]:
+def draw_asks(seed: int, round_number: int, count: int) -> list[Ask]:
     """Return the requests of one round, in order."""
     chance = random.Random(f"asks/{seed}/{round_number}").random
     prefix = f"chaos{round_number}x"
-    return [_draw(chance, f"{prefix}{number}", deadlines=deadlines) for number in range(count)]
+    return [_draw(chance, f"{prefix}{number}") for number in range(count)]
 
 
-def _draw(chance: Callable[[], float], request_id: str, *, deadlines: bool) -> Ask:
+def _draw(chance: Callable[[], float], request_id: str) -> Ask:
     streamed, choices = chance() < 0.6, 1 if chance() < 0.8 else 2 + int(chance() * 2)
     longest = LONG if chance() < 0.08 else SHORT
     max_tokens = 1 + int(chance() * longest)
@@ -116,7 +116,7 @@ def _draw(chance: Callable[[], float], request_id: str, *, deadlines: bool) -> A
         prompt = [FIRST_ID + int(chance() * (LAST_ID - FIRST_ID)) for _ in range(length)]
         prompt.append(PLAIN_ID)
     text = " ".join(WORDS[int(chance() * len(WORDS))] for _ in range(1 + int(chance() * 12)))
-    with_deadline = chance() < 0.06 and deadlines
+    with_deadline = chance() < 0.06
     return Ask(
         id=request_id,
         prompt=prompt,

@@ -115,6 +115,7 @@ async def open_managed(
         step_ms=step_ms,
         process_faults=faults.processes[0],
         python=python,
+        operated=False,
     )
     words = ["--python", str(write_python(folder, station.program)), *options]
     log = folder / "frontend.log"

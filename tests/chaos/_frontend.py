@@ -24,6 +24,9 @@ START_SECONDS = 60.0
 
 STOP_SECONDS = 10.0
 
+STALL_TIMEOUT = "3"
+"""Seconds of silence after which an engine counts as stalled, and no new request goes there."""
+
 
 @attrs.define
 class Frontend:
@@ -72,7 +75,7 @@ async def open_frontend(
         RuntimeError: The frontend does not begin to listen, or leaves processes behind.
     """
     words = [python, "-m", "vllmfront", "serve", str(TINY_CHAT), "--host", HOST, "--port", "0"]
-    words += ["--served-model-name", MODEL, *options]
+    words += ["--served-model-name", MODEL, "--engine-stall-timeout", STALL_TIMEOUT, *options]
     with log.open("wb") as output:
         process = await trio.lowlevel.open_process(
             words, stdin=subprocess.DEVNULL, stdout=output, stderr=output

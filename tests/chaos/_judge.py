@@ -15,6 +15,9 @@ TIMED_OUT = 504
 RETRYABLE = frozenset({UNAVAILABLE})
 """What requests may get whose engine is gone."""
 
+STALLED = "stalled"
+"""The reason of a refusal while the only engine says nothing: nobody knows whether it will."""
+
 RETRIES = 2
 """How often a frontend takes a request up again by default, if it has a single choice."""
 
@@ -22,6 +25,7 @@ ANSWERED = "answered"
 """The outcome of a request that ended well."""
 
 TIMED_OUT_OUTCOME = "error 504"
+REFUSED_OUTCOME = "error 503"
 
 UNKNOWN = "unanswered"
 UNKNOWN_OUTCOMES = frozenset({UNKNOWN, "left", "cut"})
@@ -119,7 +123,7 @@ def _error_violations(
         return
     if not around.troubled and not around.breaks:
         yield f"an error without a reason for one: {error}"
-    elif ask.choices == 1 and around.breaks <= RETRIES:
+    elif ask.choices == 1 and around.breaks <= RETRIES and error.get("reason") != STALLED:
         yield f"an error after {around.breaks} interruptions: {error}"
     elif code not in RETRYABLE:
         yield f"an error that does not say that it is worth another try: {error}"

@@ -22,6 +22,7 @@ from tests.chaos._deployment import Deployment
 from tests.chaos._frontend import HOST
 from tests.chaos._judge import (
     ANSWERED,
+    REFUSED_OUTCOME,
     SILENCING,
     TIMED_OUT_OUTCOME,
     UNKNOWN,
@@ -37,6 +38,9 @@ CLIENTS = 32
 
 PATIENCE = 45.0
 """Seconds that a client waits: more than a frontend lets a request wait for an engine."""
+
+BEFORE_NEXT = 0.5
+"""Seconds that a client waits after a refusal: one that says so asks for more."""
 
 POLL_SECONDS = 0.25
 
@@ -162,6 +166,8 @@ class Round:
         verdict = judge(ask, found, around, self.oracle)
         self.report.outcomes[verdict.outcome] += 1
         self._count(ask, verdict.outcome, found)
+        if verdict.outcome.startswith(REFUSED_OUTCOME):
+            await trio.sleep(BEFORE_NEXT)
         for violation in verdict.violations:
             self.report.violations.append(f"{self.deployment.name} {ask.id} {ask}: {violation}")
 
@@ -197,7 +203,6 @@ async def run_round(
     number: int,
     count: int,
     first: Page | None,
-    deadlines: bool,
     patience: float,
 ) -> tuple[Report, Page]:
     """Run one round and check the books after it.
@@ -209,7 +214,6 @@ async def run_round(
         number: Of the round.
         count: How many requests.
         first: The books after the first round, None in the first: by then all is warm.
-        deadlines: Whether some requests have one.
         patience: Seconds that a client waits whose request may have lost its end to a fault.
 
     Returns:
@@ -218,7 +222,7 @@ async def run_round(
     await deployment.wait_ready()
     before = await open_page(deployment.frontend)
     known = len(_entries(deployment))
-    asks = draw_asks(seed, number, count, deadlines=deadlines)
+    asks = draw_asks(seed, number, count)
     stops = draw_stops(seed, number, count, len(deployment.stations))
     running = Round(deployment, asks, stops, oracle, patience)
     await running.run()

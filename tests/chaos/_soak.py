@@ -14,7 +14,6 @@ from tests.chaos._deployment import Deployment, Faults, open_external, open_mana
 from tests.chaos._oracle import Oracle
 from tests.chaos._round import Report, run_round
 from vllmfront.testing import (
-    DEADLY,
     FaultKind,
     FaultPlan,
     Odds,
@@ -35,11 +34,12 @@ KINDS = (
     *(FaultKind.CRASH, FaultKind.DIE, FaultKind.STALL, FaultKind.SLOW),
 )
 
-DEADLINES = True
-"""Whether the frontend serves requests with a deadline."""
-
-RESTARTS = False
-"""Whether the frontend starts a managed engine again."""
+RESTARTS = (
+    *("--engine-restart-intensity", "1000/3600"),
+    *("--engine-restart-backoff", "0.05", "--engine-restart-backoff-cap", "0.2"),
+    *("--engine-stall-restart", "5", "--engine-ready-timeout-secs", "6"),
+)
+"""Options of a frontend that starts its engine again at once, whatever became of it."""
 
 Say = Callable[[str], None]
 
@@ -71,16 +71,11 @@ class Soak:
         """Return what goes wrong at one deployment: it follows from the seed."""
         ranks = RANKS if name == "external" else 1
         seed = self.seed if name == "external" else ~self.seed
-        lasting = name == "managed" and not RESTARTS
-        kinds = tuple(kind for kind in KINDS if not (lasting and kind in DEADLY))
         odds = Odds(
-            kinds=kinds,
-            per_life=FAULTS_A_LIFE,
-            within=FAULTS_A_LIFE * self.spacing,
-            start=0 if lasting else 0.15,
+            kinds=KINDS, per_life=FAULTS_A_LIFE, within=FAULTS_A_LIFE * self.spacing, start=0.15
         )
         plan = FaultPlan.from_seed(seed, ranks=ranks, lives=LIVES, odds=odds)
-        processes = [() if lasting else _process_faults(rank) for rank in range(ranks)]
+        processes = [_process_faults(rank) for rank in range(ranks)]
         return Faults(plan=plan, processes=processes)
 
 
@@ -110,7 +105,6 @@ async def run_soak(soak: Soak, say: Say) -> Report:
                     number=number,
                     count=soak.requests // len(deployments),
                     first=first.get(deployment.name),
-                    deadlines=DEADLINES,
                     patience=soak.patience,
                 )
                 first.setdefault(deployment.name, page)
@@ -158,7 +152,7 @@ async def _open_deployments(soak: Soak) -> AsyncGenerator[list[Deployment]]:
             found.append(await stack.enter_async_context(external))
         if "managed" in soak.deployments:
             managed = open_managed(
-                folder / "managed", soak.faults("managed"), (), step_ms=step_ms, python=python
+                folder / "managed", soak.faults("managed"), RESTARTS, step_ms=step_ms, python=python
             )
             found.append(await stack.enter_async_context(managed))
         with trio.fail_after(soak.seconds + 600):

@@ -37,6 +37,9 @@ class Station:
     rank: int
     program: FlakyProgram
     journal: Path
+    operated: bool = True
+    """Whether an operator kills it when it hangs; else its frontend has to see to that."""
+
     exits: list[Exit] = attrs.field(factory=list)
     """When processes were seen to have ended."""
 
@@ -55,7 +58,7 @@ class Station:
         return pids[-1] if pids and is_alive(pids[-1]) else None
 
     async def watch(self) -> None:
-        """Note the ends of processes, and kill those that hang, as an operator would."""
+        """Note the ends of processes, and kill those that hang where nobody else does."""
         seen_alive = 0
         while True:
             await trio.sleep(POLL_SECONDS)
@@ -65,7 +68,8 @@ class Station:
             elif seen_alive:
                 self.exits.append(Exit(time.time(), seen_alive - 1))
                 seen_alive = 0
-            self._kill_hanging()
+            if self.operated:
+                self._kill_hanging()
 
     def _kill_hanging(self) -> None:
         pids, now = self.program.pids(), time.time()
@@ -92,6 +96,7 @@ def build_station(
     step_ms: float,
     process_faults: Sequence[ProcessFault] = (),
     python: str,
+    operated: bool = True,
 ) -> Station:
     """Write the program of *rank*, which fails by *plan*, into a folder of its own."""
     folder.mkdir(parents=True)
@@ -102,4 +107,4 @@ def build_station(
         *("--faults", str(plan_file), "--faults-journal", str(journal)),
         *("--step-ms", str(step_ms), *SIMULATED),
     ]
-    return Station(rank, write_program(folder, command, process_faults), journal)
+    return Station(rank, write_program(folder, command, process_faults), journal, operated)

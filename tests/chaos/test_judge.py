@@ -223,6 +223,8 @@ def test_a_request_that_could_go_on_must() -> None:
 
     assert violations(WHOLE, found, twice) != []
     assert violations(attrs.evolve(WHOLE, choices=2), found, twice) == []
+    stalled = whole({"error": RETRY | {"reason": "stalled"}}, 503, **{"retry-after": "5"})
+    assert violations(WHOLE, stalled, twice) == []
 
 
 def test_a_deadline_excuses_its_own_end() -> None:

@@ -30,7 +30,7 @@ async def answer(frontend: RawFrontend, ask: Ask, prompt: list[int]) -> list[int
 
 
 async def test_it_knows_what_a_stand_in_says_and_how_it_would_go_on() -> None:
-    asks = [ask for ask in draw_asks(4, 0, 120, deadlines=False) if ask.prompt and ask.stop is None]
+    asks = [ask for ask in draw_asks(4, 0, 120) if ask.prompt and ask.stop is None]
     ends = set()
     with trio.fail_after(TEST_SECONDS):
         async with open_raw_frontend() as frontend:
