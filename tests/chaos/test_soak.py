@@ -70,7 +70,6 @@ async def test_a_frontend_that_doubles_tokens_is_found(tmp_path: Path) -> None:
                 number=0,
                 count=40,
                 first=None,
-                deadlines=False,
                 patience=PATIENCE,
             )
 
