@@ -317,8 +317,8 @@ async def test_what_is_stuck_below_is_stuck_above(
 
     assert tree is not None
     assert [child.state for child in tree.children] == [ChildState.STUCK]
-    assert "inner is stuck" in caplog.text
-    assert caplog.text.count("one is stuck") == 1
+    assert "root/inner is stuck" in caplog.text
+    assert caplog.text.count("inner/one is stuck") == 1
 
 
 async def test_a_significant_child_below_ends_its_supervisor_properly(

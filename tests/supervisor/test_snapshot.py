@@ -213,9 +213,9 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, bool]]:
 
 
 DIED, BUG = EngineDied("died:\n  | last words"), KeyError("bug")
-RESTARTED = "one failed and is restarted in 1 s, attempt 2 (restart 1 of at most 1 in 60 s): "
-LEFT = "one failed; it is not restarted, the others go on without it: "
-GAVE_UP = "one failed, and root gives up: "
+RESTARTED = "root/one failed and is restarted in 1 s, attempt 2 (restart 1 of at most 1 in 60 s): "
+LEFT = "root/one failed; it is not restarted, the others go on without it: "
+GAVE_UP = "root/one failed, and root gives up: "
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ GAVE_UP = "one failed, and root gives up: "
             1,
             [
                 ("WARNING", RESTARTED + str(DIED), False),
-                ("INFO", "one is ready, 0 s after attempt 2 began", False),
+                ("INFO", "root/one is ready, 0 s after attempt 2 began", False),
                 ("ERROR", GAVE_UP + "died:", False),
             ],
         ),
@@ -254,7 +254,7 @@ async def test_a_restart_without_delay_is_told_as_such(
 ) -> None:
     await run_for(1.5, supervisor(failing(DIED), intensity=1))
 
-    assert caplog.records[0].getMessage().startswith("one failed and is restarted at once")
+    assert caplog.records[0].getMessage().startswith("root/one failed and is restarted at once")
 
 
 async def test_failures_at_the_programs_end_say_so(
@@ -269,7 +269,7 @@ async def test_failures_at_the_programs_end_say_so(
         await trio.sleep(2.0)
         stop.set()
 
-    assert "one failed; it is not restarted, since root is about to end: died:" in caplog.text
+    assert "root/one failed; it is not restarted, since root is about to end: died:" in caplog.text
 
 
 async def test_a_child_is_awaited_by_the_value_of_its_state(autojump_clock: MockClock) -> None:

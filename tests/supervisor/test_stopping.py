@@ -271,7 +271,7 @@ async def test_a_failure_while_stopping_is_reported_and_changes_nothing(
     tree = supervisor(ChildSpec(name="one", run=run))
 
     assert await run_for(1.0, tree) is None
-    assert "one failed while stopping: RuntimeError: at the last moment" in caplog.text
+    assert "root/one failed while stopping: RuntimeError: at the last moment" in caplog.text
     assert states(tree) == [ChildState.STOPPED]
 
 
@@ -297,7 +297,7 @@ async def test_a_child_that_cannot_be_cancelled_is_stuck_and_shown(
     assert states(tree) == [ChildState.STOPPED, ChildState.STOPPED]
     assert hurried
     assert stage.log[-1] == (20.0, "one stopped")
-    assert "two is stuck: cancelled, it has not ended within 15 s" in caplog.text
+    assert "root/two is stuck: cancelled, it has not ended within 15 s" in caplog.text
     assert "in hang_forever" in caplog.text
 
 

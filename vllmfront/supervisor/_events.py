@@ -22,6 +22,11 @@ class _OfChild:
     generation: int
     """Of the incarnation, counted from 1."""
 
+    @property
+    def path(self) -> str:
+        """Where it is, as its task is named."""
+        return f"{self.supervisor}/{self.child}"
+
 
 @attrs.frozen(kw_only=True)
 class ChildReady(_OfChild):

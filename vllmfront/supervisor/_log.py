@@ -24,13 +24,13 @@ def log_event(event: Event) -> None:
         case ChildReady():
             level = logging.INFO if event.generation > 1 else logging.DEBUG
             text = "%s is ready, %.3g s after attempt %d began"
-            _LOGGER.log(level, text, event.child, event.took, event.generation)
+            _LOGGER.log(level, text, event.path, event.took, event.generation)
         case RestartDropped():
-            _LOGGER.info("%s is not restarted any more: shutting down", event.child)
+            _LOGGER.info("%s is not restarted any more: shutting down", event.path)
         case ChildStuck():
             _LOGGER.error(
                 "%s is stuck: cancelled, it has not ended within %g s; it hangs at\n%s",
-                event.child,
+                event.path,
                 event.budget,
                 event.stack,
             )
@@ -48,7 +48,7 @@ def _log_failure(event: ChildFailed) -> None:
             _LOGGER.log(
                 logging.WARNING if bug is None else logging.ERROR,
                 text,
-                event.child,
+                event.path,
                 f"in {event.delay:.3g} s" if event.delay else "at once",
                 event.generation + 1,
                 event.restarts,
@@ -60,14 +60,14 @@ def _log_failure(event: ChildFailed) -> None:
         case Response.GIVE_UP:
             # Whoever gets the supervisor's error sees the whole text.
             text = "%s failed, and %s gives up: %s"
-            _LOGGER.error(text, event.child, event.supervisor, event.summary, exc_info=bug)
+            _LOGGER.error(text, event.path, event.supervisor, event.summary, exc_info=bug)
         case Response.LEAVE:
             text = "%s failed; it is not restarted, the others go on without it: %s"
             level = logging.WARNING if bug is None else logging.ERROR
-            _LOGGER.log(level, text, event.child, event.text, exc_info=bug)
+            _LOGGER.log(level, text, event.path, event.text, exc_info=bug)
         case Response.DROP:
             text = "%s failed; it is not restarted, since %s is about to end: %s"
-            _LOGGER.warning(text, event.child, event.supervisor, event.text, exc_info=bug)
+            _LOGGER.warning(text, event.path, event.supervisor, event.text, exc_info=bug)
         case Response.STOP:
             text = "%s failed while stopping: %s"
-            _LOGGER.warning(text, event.child, event.text, exc_info=bug)
+            _LOGGER.warning(text, event.path, event.text, exc_info=bug)
