@@ -41,18 +41,29 @@ POLL_SECONDS = 0.02
 
 
 @asynccontextmanager
-async def open_relay(engine: RealEngine, handshake: str) -> AsyncGenerator[None, None]:
-    """Let *engine* serve the frontend at that *handshake* address for the block."""
+async def open_relay(
+    engine: RealEngine, handshake: str, *, outputs_until_silence: int | None = None
+) -> AsyncGenerator[trio.Event, None]:
+    """Let *engine* serve the frontend at that *handshake* address for the block.
+
+    Args:
+        engine: What serves.
+        handshake: Where the frontend takes HELLOs.
+        outputs_until_silence: Steps with outputs that the frontend is told of; None: all.
+
+    Yields:
+        An event that is set when the frontend is not told of a step for the first time.
+    """
     greeting = engine.wait_greeting()
     with open_context() as context, ExitStack() as stack:
         requests = stack.enter_context(open_router(context, engine.inputs))
         outputs = stack.enter_context(open_receiver(context, engine.outputs))
         await _reach(requests, outputs)
         async with trio.open_nursery() as nursery:
-            relay = _Relay(requests, outputs, greeting.registration)
+            relay = _Relay(requests, outputs, greeting.registration, outputs_until_silence)
             # The frontend answers within the block.
             nursery.start_soon(relay.serve, context, stack, handshake)  # noqa: ASYNC113
-            yield
+            yield relay.silent
             nursery.cancel_scope.cancel(reason="test over")
 
 
@@ -83,6 +94,8 @@ class _Relay:
     requests: MessageRouter
     outputs: MessageReceiver
     registration: bytes
+    outputs_until_silence: int | None
+    silent: trio.Event = attrs.field(factory=trio.Event)
 
     async def serve(self, context: Context, stack: ExitStack, handshake: str) -> None:
         greeter = stack.enter_context(connect_dealer(context, handshake, 0))
@@ -108,5 +121,14 @@ class _Relay:
             dealer.close()
 
     async def _pass_up(self, pusher: Pusher) -> None:
+        left = self.outputs_until_silence
         while True:
-            pusher.send([frame.bytes for frame in await self.outputs.receive()])
+            frames = [frame.bytes for frame in await self.outputs.receive()]
+            if left is not None:
+                batch = decode_batch(frames)
+                if not isinstance(batch, EngineDead) and batch.rows:
+                    left -= 1
+                if left < 0:
+                    self.silent.set()
+                    continue
+            pusher.send(frames)

@@ -16,9 +16,16 @@ from tests.engine._helpers import (
     request,
     settle,
 )
-from vllmfront.engine import EngineState, FinishReason, SamplingParams, TerminalCause
+from vllmfront.engine import (
+    EngineState,
+    FinishReason,
+    RankState,
+    SamplingParams,
+    TerminalCause,
+)
+from vllmfront.engine.client._garble import MOST_GARBLED
 from vllmfront.engine.wire import DEAD_FRAME, plain_row
-from vllmfront.errors import EngineRequestFailed, RequestInterrupted
+from vllmfront.errors import EngineDied, EngineRequestFailed, RequestInterrupted
 
 MESSAGES: list[list[bytes]] = [
     [b""],
@@ -82,6 +89,20 @@ async def test_what_cannot_go_on_after_a_malformed_message_is_interrupted() -> N
         assert sink.tokens == [11]
         assert (await engine.receive_abort()).request_ids == [add.internal_id]
         assert_idle(client)
+
+
+async def test_an_engine_that_sends_nothing_readable_is_lost_with_that_reason() -> None:
+    async with open_engines() as (client, [engine]):
+        for _ in range(MOST_GARBLED):
+            engine.send_frames([b"\xc1"])
+        await settle()
+        assert client.state is EngineState.READY
+        engine.send_frames([b"\xc1"])
+        error = await client.wait_lost()
+
+        assert isinstance(error, EngineDied)
+        assert str(error) == "engine 0 sent 17 unreadable messages in a row"
+        assert client.snapshot().ranks[0].state is RankState.DEAD
 
 
 async def test_a_malformed_message_concerns_its_engine_alone() -> None:

@@ -256,6 +256,74 @@ async def test_start_up_fails_without_a_later_step(
                 await trio.sleep_forever()
 
 
+async def test_a_process_in_place_of_a_lost_one_must_get_on_as_well(
+    mock_clock: MockClock,
+) -> None:
+    mock_clock.rate = 1.0
+    config = attrs.evolve(CONFIG, ready_timeout=600.0)
+    async with open_engines(config=config, seconds=2000) as (client, [old]):
+        old.close()
+        await client.wait_lost()
+        with engine_for(client) as stuck:
+            await stuck.say_hello()
+            await settle()
+            assert rank_state(client) is RankState.LOADING
+            mock_clock.jump(599)
+            await settle()
+            assert rank_state(client) is RankState.LOADING
+            mock_clock.jump(2)
+            error = await client.wait_lost()
+
+            assert isinstance(error, StartupFailed)
+            assert "no READY from engine 0 within 600 seconds" in str(error)
+            assert state_of(client) is EngineState.RECOVERING
+            assert str(client.error) == "engine 0 closed its connection", "the first cause sticks"
+        with engine_for(client) as new:
+            await new.join()
+            await client.wait_ready()
+
+
+async def test_a_process_that_was_started_is_awaited_before_it_says_hello(
+    mock_clock: MockClock,
+) -> None:
+    mock_clock.rate = 1.0
+    config = attrs.evolve(CONFIG, ready_timeout=600.0)
+    async with open_engines(config=config, seconds=2000) as (client, [old]):
+        old.close()
+        await client.wait_lost()
+        client.expect_engine()
+        assert rank_state(client) is RankState.LOADING
+        assert state_of(client) is EngineState.RECOVERING
+        mock_clock.jump(601)
+        error = await client.wait_lost()
+        assert "no HELLO from engine 0 within 600 seconds" in str(error)
+
+        client.expect_engine()
+        mock_clock.jump(40)
+        with engine_for(client) as new:
+            await new.join()
+            await client.wait_ready()
+            assert client.snapshot().ranks[0].load_seconds == pytest.approx(40, abs=2)
+            client.expect_engine(0)
+            assert rank_state(client) is RankState.LOADING, "it is being replaced"
+
+
+async def test_giving_up_is_for_good() -> None:
+    async with open_engines() as (client, [engine]):
+        client.give_up(EngineDied("it has failed too often"))
+        client.give_up(EngineDied("another reason"))
+        assert state_of(client) is EngineState.FAILED
+        assert str(await client.wait_lost()) == "it has failed too often"
+        with pytest.raises(EngineDied, match="too often"):
+            await client.wait_ready()
+        engine.close()
+        with engine_for(client) as late:
+            await late.join()
+            await settle()
+
+            assert state_of(client) is EngineState.FAILED
+
+
 def sentinel(_client: EngineClient, engine: FakeEngine) -> None:
     engine.report_death()
 
