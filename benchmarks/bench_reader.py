@@ -66,7 +66,10 @@ class CannedReceiver:
 class DeafRouter:
     """Where requests go that nobody answers."""
 
-    def send_nowait(self, identity: bytes, frames: Sequence[bytes]) -> None:
+    def send_among_others(self, identity: bytes, frames: Sequence[bytes]) -> None:
+        """Nothing to do."""
+
+    def wake_owner(self) -> None:
         """Nothing to do."""
 
 

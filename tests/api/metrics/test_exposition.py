@@ -2,7 +2,7 @@ import pytest
 
 from vllmfront.api.http import CLIENT_STALLED, HttpStatistics
 from vllmfront.api.metrics import HttpMetrics, expose
-from vllmfront.engine.metrics import EngineMetrics, TerminalCause
+from vllmfront.engine.metrics import EngineLevels, EngineMetrics, TerminalCause
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
@@ -11,6 +11,16 @@ def counted() -> EngineMetrics:
     metrics = EngineMetrics()
     metrics.open_rank(0, 1024)
     metrics.count_cause(TerminalCause.CLIENT_GONE)
+    metrics.count_resend(continues=True)
+    metrics.watch(
+        lambda: EngineLevels(
+            state="recovering",
+            states=("ready", "recovering"),
+            rank_states={0: "loading", 1: "dead"},
+            all_rank_states=("loading", "stalled", "dead"),
+            waiting_requests=4,
+        )
+    )
     return metrics
 
 
@@ -30,6 +40,13 @@ def test_the_classic_format_is_served_unless_asked_otherwise() -> None:
         'vllm:generation_tokens_total{model_name="m",engine="0"} 0.0',
         'vllm:time_to_first_token_seconds_bucket{le="+Inf",model_name="m",engine="0"} 0.0',
         'vllmfront:engine_request_ends_total{cause="client_gone"} 1.0',
+        'vllmfront:engine_request_resends_total{kind="sent_again"} 0.0',
+        'vllmfront:engine_request_resends_total{kind="continued"} 1.0',
+        'vllmfront:engine_state{state="recovering"} 1.0',
+        'vllmfront:engine_state{state="ready"} 0.0',
+        'vllmfront:engine_rank_state{engine="1",state="dead"} 1.0',
+        'vllmfront:engine_rank_state{engine="1",state="stalled"} 0.0',
+        "vllmfront:requests_waiting_for_engine 4.0",
     ],
 )
 def test_engine_series_exist_from_the_start(line: str) -> None:

@@ -1,5 +1,6 @@
 """What is counted, and when."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from vllmfront.engine import (
     TerminalCause,
 )
 from vllmfront.engine.metrics import (
+    EngineLevels,
     EngineMetrics,
     Histogram,
     HistogramValue,
@@ -244,3 +246,57 @@ async def test_causes_are_counted_even_where_nothing_else_is() -> None:
     assert snapshot.causes["stop"] == snapshot.causes["length"] == 1
     assert snapshot.families == ()
     assert snapshot.ranks[0].generation_tokens == 0
+
+
+def test_levels_are_asked_for_at_each_snapshot() -> None:
+    metrics, asked = EngineMetrics(), list[int]()
+
+    def levels() -> EngineLevels:
+        asked.append(1)
+        return EngineLevels(
+            state="ready",
+            states=("ready",),
+            rank_states={},
+            all_rank_states=(),
+            waiting_requests=len(asked),
+        )
+
+    assert metrics.snapshot().levels is None
+    metrics.watch(levels)
+    for waiting in (1, 2):
+        found = metrics.snapshot().levels
+        assert found is not None
+        assert found.waiting_requests == waiting
+
+
+def test_marks_move_over_to_the_clock_of_the_next_engine() -> None:
+    one = record()
+    one.queued_at, one.scheduled_at, one.first_token_at, one.last_token_at = 10.0, 11.0, 12.0, 15.0
+    one.release(clock_offset=-5.0)
+    one.release(clock_offset=99.0)
+    assert one.last_token_at == math.inf
+
+    one.adopt(clock_offset=45.0)
+
+    assert (one.queued_at, one.scheduled_at, one.first_token_at) == (60.0, 61.0, 62.0)
+    assert one.left_after == 65.0
+
+
+def test_marks_that_are_not_known_stay_unknown() -> None:
+    one = record()
+    one.first_token_at = one.last_token_at = 12.0
+    one.release(clock_offset=0.0)
+    one.adopt(clock_offset=7.0)
+
+    assert (one.queued_at, one.scheduled_at, one.first_token_at) == (0.0, 0.0, 19.0)
+
+
+def test_one_that_no_engine_goes_on_with_ends_at_its_last_token() -> None:
+    one = record()
+    one.last_token_at = 12.0
+    one.settle()
+    assert one.last_token_at == 12.0
+
+    one.release(clock_offset=3.0)
+    one.settle()
+    assert one.last_token_at == 12.0

@@ -17,6 +17,7 @@ from vllmfront.api.http import CLIENT_GONE, CLIENT_STALLED, SHUTDOWN, HttpStatis
 from vllmfront.api.metrics._http import HttpMetrics
 from vllmfront.api.metrics._inference import inference_families
 from vllmfront.engine.metrics import (
+    EngineLevels,
     HistogramValue,
     MetricFamily,
     MetricKind,
@@ -85,6 +86,40 @@ def _engine_families(snapshot: MetricsSnapshot | None, model_name: str) -> Itera
     for kind in ("malformed_messages", "malformed_outputs", "unknown_outputs", "sink_failures"):
         faults.add_metric([kind], getattr(snapshot, kind))
     yield faults
+    resends = CounterMetricFamily(
+        f"{OWN_PREFIX}engine_request_resends",
+        "Engine requests that went on elsewhere because their engine was lost, by whether they "
+        "began anew or with the tokens that they had.",
+        labels=["kind"],
+    )
+    resends.add_metric(["sent_again"], snapshot.resent_requests)
+    resends.add_metric(["continued"], snapshot.continued_requests)
+    yield resends
+    if snapshot.levels is not None:
+        yield from _level_families(snapshot.levels)
+
+
+def _level_families(levels: EngineLevels) -> Iterator[Metric]:
+    state = GaugeMetricFamily(
+        f"{OWN_PREFIX}engine_state", "1 for the state of all engines together.", labels=["state"]
+    )
+    for name in levels.states:
+        state.add_metric([name], name == levels.state)
+    yield state
+    ranks = GaugeMetricFamily(
+        f"{OWN_PREFIX}engine_rank_state", "1 for the state of each engine.",
+        labels=["engine", "state"],
+    )  # fmt: skip
+    for rank, state_name in levels.rank_states.items():
+        for name in levels.all_rank_states:
+            ranks.add_metric([str(rank), name], name == state_name)
+    yield ranks
+    waiting = GaugeMetricFamily(
+        f"{OWN_PREFIX}requests_waiting_for_engine",
+        "Requests that wait for an engine in place of a lost or silent one.",
+    )
+    waiting.add_metric([], levels.waiting_requests)
+    yield waiting
 
 
 def _engine_family(family: MetricFamily, model_name: str) -> Metric:

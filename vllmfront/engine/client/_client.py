@@ -16,7 +16,7 @@ from vllmfront.engine.client._prepare import Preparation, Sinks
 from vllmfront.engine.client._rank import EngineRank
 from vllmfront.engine.client._request_checks import RequestChecks
 from vllmfront.engine.client._stall import StallWatch
-from vllmfront.engine.client._state import EngineState
+from vllmfront.engine.client._state import EngineState, RankState
 from vllmfront.engine.client._stream import RequestStream
 from vllmfront.engine.client._succession import Succession
 from vllmfront.engine.client._utility import DEFAULT_CALL_SECONDS, UtilityCalls
@@ -307,6 +307,7 @@ class EngineClient:
             state=self.state.value,
             states=tuple(state.value for state in EngineState),
             rank_states={n: one.state.value for n, one in self._membership.ranks.items()},
+            all_rank_states=tuple(state.value for state in RankState),
             waiting_requests=self.num_waiting,
         )
 

@@ -62,9 +62,10 @@ class EngineLevels:
     """Of all together."""
 
     states: tuple[str, ...]
-    """All that there are."""
+    """All that there are, as in ``all_rank_states``."""
 
     rank_states: Mapping[int, str]
+    all_rank_states: tuple[str, ...]
     waiting_requests: int
     """Requests that wait for an engine in place of one that was lost."""
 
