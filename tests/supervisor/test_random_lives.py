@@ -21,6 +21,7 @@ from vllmfront.supervisor import (
     Event,
     Restart,
     RestartPolicy,
+    Shutdown,
     Strategy,
     Supervisor,
 )
@@ -66,6 +67,9 @@ class Story:
     scripts: list[Script]
     intensity: int
     handle: bool
+    nested: bool
+    """Whether it happens below another supervisor."""
+
     ends_at: float
     cancelled: bool
     shutdown_at: float
@@ -180,18 +184,30 @@ class Troupe:
             nursery.start_soon(end)
             nursery.start_soon(request)
             try:
-                await self.tree.run(stop)
+                await self.top(shutdown).run(stop)
             except RestartLimitExceeded as exc:
-                self.outcome = exc
+                inner = exc.__cause__ if story.nested else exc
+                assert isinstance(inner, RestartLimitExceeded)
+                self.outcome = inner
             nursery.cancel_scope.cancel()
         took = trio.current_time() - self.asked_at
         # Each has 4 s to stop, and shields itself for at most 3 s more.
         assert took <= 7.0 * len(story.scripts) + 1e-6
         self.check_books()
 
+    def top(self, shutdown: Shutdown) -> Supervisor:
+        if not self.story.nested:
+            return self.tree
+        child = self.tree.as_child(Restart.TRANSIENT, significant=True)
+        return Supervisor("top", [child], RestartPolicy(), shutdown=shutdown)
+
     def check_books(self) -> None:
         assert self.alive == set()
-        assert self.tree.state is (ChildState.FAILED if self.outcome else ChildState.STOPPED)
+        failed = self.outcome is not None
+        # A failure below is none above when the end was wanted before it came up.
+        assert (self.tree.state is ChildState.FAILED) is failed or (
+            self.story.nested and not failed
+        )
         ends = {child.state for child in self.tree.snapshot().children}
         assert ends <= {ChildState.NEW, ChildState.STOPPED, ChildState.FAILED}
         failures = [each.error for each in self.told if isinstance(each, ChildFailed)]
@@ -235,6 +251,7 @@ def make_story(seed: int) -> Story:
         scripts=[make_script(dice) for _ in range(dice.randint(1, 4))],
         intensity=dice.randint(0, 8),
         handle=dice.random() < 0.3,
+        nested=dice.random() < 0.3,
         ends_at=dice.uniform(0.0, 80.0),
         cancelled=dice.random() < 0.5,
         shutdown_at=dice.choice([1000.0, 1000.0, dice.uniform(0.0, 80.0)]),
