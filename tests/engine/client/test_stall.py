@@ -241,7 +241,10 @@ async def test_a_stalled_engine_that_has_nothing_left_is_asked_whether_it_lives(
         assert probe.method == "is_sleeping"
         assert await engine.hears_nothing_more(), "one question is enough"
         assert state_of(client) is EngineState.STALLED
-        engine.answer(probe, result=False)
+        await passes(30)
+        again = await engine.receive_utility()
+        assert again.method == "is_sleeping", "the answer may have been lost"
+        engine.answer(again, result=False)
         await settle()
 
         assert state_of(client) is EngineState.READY

@@ -20,6 +20,9 @@ from vllmfront.errors import EngineStalled, EngineUnavailable, Reason
 LOOKS = 20
 """Looks at an engine within the time that it may be silent."""
 
+_LOOKS_AN_ANSWER = 10
+"""Looks until an engine is asked again whether it lives."""
+
 _LATE_LOOKS = 3
 """A look that is so many periods late says more about us than about any engine."""
 
@@ -53,7 +56,8 @@ class _Mark:
     incarnation: int
     signs_of_life: int
     since: float
-    probed: bool = False
+    ask_at: float = 0.0
+    """When to ask whether it lives, should it have nothing to talk about."""
 
 
 class StallWatch:
@@ -122,9 +126,10 @@ class StallWatch:
             self._membership.lose(engine, _lost(engine, silent))
         elif verdict is Verdict.STALLED:
             self._membership.engine_silent(engine, _stalled(engine, silent))
-        elif stalled and not engine.load.in_flight and not mark.probed:
+        elif stalled and not engine.load.in_flight and now >= mark.ask_at:
             # It has nothing to talk about any more: its answer says that it can be asked again.
-            mark.probed = True
+            # Without requests it would stay out for ever, so that a lost answer is not the last.
+            mark.ask_at = now + _LOOKS_AN_ANSWER * self._period
             self._calls.probe(engine)
 
 
