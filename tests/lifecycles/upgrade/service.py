@@ -5,7 +5,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -93,6 +93,25 @@ class Service:
         """Ask for an upgrade as ``vllmfront reload`` does; raises as it fails."""
         return await ask_upgrade(self.pid_file, lambda _text: None, BUDGET)
 
+    async def reload_amid(self, tokens: int, count: int = 1) -> list[Answer]:
+        """Let the process be replaced while streams of so many *tokens* run, and return those.
+
+        They begin just before the new process accepts clients, however long it has loaded.
+        """
+        taking_over, answers = trio.Event(), list[Answer]()
+
+        def tell(text: str) -> None:
+            if "is taking over" in text:
+                taking_over.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask_upgrade, self.pid_file, tell, BUDGET)
+            await taking_over.wait()
+            answers += [Answer() for _ in range(count)]
+            for answer in answers:
+                self.nursery.start_soon(self.stream, tokens, answer)
+        return answers
+
     async def coming_up(self) -> int:
         """Return the process that an upgrade has started, once it is there."""
         await self.wait_log("is coming up")
@@ -135,7 +154,12 @@ async def wait_finished(*answers: Answer) -> None:
 
 @asynccontextmanager
 async def open_service(
-    folder: Path, *arguments: str, model: Path = TINY_CHAT, external: bool = True
+    folder: Path,
+    *arguments: str,
+    model: Path = TINY_CHAT,
+    external: bool = True,
+    environment: Mapping[str, str] = os.environ,
+    budget: float = BUDGET,
 ) -> AsyncGenerator[Service]:
     """Run a frontend for the block; nothing of it is left afterwards."""
     where = ("--data-parallel-size-local", "0") if external else ()
@@ -144,12 +168,12 @@ async def open_service(
         *("--pid-file", str(folder / "pid"), "--served-model-name", "tiny", *where, *arguments),
     ]
     (folder / "ipc").mkdir()
-    with trio.fail_after(BUDGET), (folder / "log").open("wb") as log:
+    with trio.fail_after(budget), (folder / "log").open("wb") as log:
         process = await trio.lowlevel.open_process(
             command,
             stdout=log,
             stderr=log,
-            env={**os.environ, "VLLM_RPC_BASE_PATH": str(folder / "ipc")},
+            env={**environment, "VLLM_RPC_BASE_PATH": str(folder / "ipc")},
         )
         try:
             async with trio.open_nursery() as nursery, httpx.AsyncClient(timeout=BUDGET) as http:
