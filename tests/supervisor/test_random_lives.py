@@ -104,7 +104,7 @@ class Troupe:
     def child(self, place: int, script: Script) -> ChildSpec:
         name, lives = f"child-{place}", list(script.lives)
 
-        async def run(
+        async def run(  # noqa: ASYNC128 (its life does, if it comes to that)
             stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
         ) -> None:
             assert name not in self.alive
