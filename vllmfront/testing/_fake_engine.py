@@ -123,6 +123,17 @@ class FakeEngine:
         self.close_handshake()
         self._handshake = self._dealer(self._handshake_address)
 
+    def break_inputs(self) -> None:
+        """Lose the connection that requests come over, as by a fault of the network."""
+        assert self._inputs is not None
+        self._inputs.close()
+
+    def mend_inputs(self) -> None:
+        """Connect for requests again, as engines do by themselves; it says nothing then."""
+        assert self.addresses is not None
+        self._input_socket = self._dealer(self.addresses.inputs[0])
+        self._inputs = MessageReceiver(self._input_socket)
+
     def say_ready(self) -> None:
         self._handshake.send(encode_ready(Ready(local=False, headless=True)))
 

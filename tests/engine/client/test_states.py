@@ -29,6 +29,7 @@ ALLOWED = {
     (STALLED, RankEvent.LOST): DEAD,
     (DEAD, RankEvent.STARTED): LOADING,
     (DEAD, RankEvent.JOINED): READY,
+    (DEAD, RankEvent.RETURNED): READY,
 }
 
 

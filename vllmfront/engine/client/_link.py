@@ -8,6 +8,7 @@ import zmq
 from vllmfront.engine.client._membership import Membership
 from vllmfront.engine.client._rank import EngineRank
 from vllmfront.engine.client._reader import OutputReader
+from vllmfront.engine.client._reconnection import Reconnections
 from vllmfront.engine.handshake import Roster, take_registration
 from vllmfront.engine.transport import MessageRouter, PeerChange, PeerMonitor
 from vllmfront.errors import EngineDied, ProtocolError
@@ -30,12 +31,14 @@ class EngineLink:
         roster: Roster,
         membership: Membership,
         reader: OutputReader,
+        reconnections: Reconnections,
     ) -> None:
         self._inputs = inputs
         self._monitor = monitor
         self._roster = roster
         self._membership = membership
         self._reader = reader
+        self._reconnections = reconnections
         self._doubt = trio.Event()
         """Set when a connection ended that may be that of an engine which was never placed."""
 
@@ -96,7 +99,8 @@ class EngineLink:
         """Return engines that left, and which process of theirs it was."""
         departures = []
         while (event := self._monitor.event_nowait()) is not None:
-            if event.change is not PeerChange.LEFT:
+            if event.change is PeerChange.CAME:
+                self._reconnections.note_connection()
                 continue
             for engine in self._membership.ranks.values():
                 if engine.unplaced:
@@ -110,4 +114,4 @@ class EngineLink:
         for engine, incarnation in departures:
             if engine.incarnation == incarnation:
                 error = EngineDied(f"engine {engine.rank} closed its connection")
-                self._membership.lose(engine, error)
+                self._membership.cut_off(engine, error)

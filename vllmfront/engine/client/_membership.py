@@ -91,7 +91,7 @@ class Membership:
         try:
             self._inputs.send_among_others(engine.identity, frames)
         except PeerGone:
-            self.lose(engine, EngineDied(f"engine {engine.rank} is not connected any more"))
+            self.cut_off(engine, EngineDied(f"engine {engine.rank} is not connected any more"))
             raise
 
     def sent(self) -> None:
@@ -114,6 +114,7 @@ class Membership:
         engine.expected = False
         engine.enter(RankEvent.STARTED)
         engine.expected = True
+        engine.cut_off = False
         self._update()
 
     def engine_arrived(self, rank: int) -> None:
@@ -124,7 +125,7 @@ class Membership:
         engine.enter(RankEvent.STARTED)
         engine.incarnation += 1
         engine.descriptor = None
-        engine.expected = engine.unplaced = engine.broke_off = False
+        engine.expected = engine.unplaced = engine.broke_off = engine.cut_off = False
         for observer in self._arrival_observers:
             observer(engine)
         self._update()
@@ -170,6 +171,24 @@ class Membership:
             engine.broke_off = True
             self.lose(engine, EngineDied(f"engine {rank} closed its connection while loading"))
 
+    def engine_returned(self, engine: EngineRank) -> None:
+        """Take note that *engine*, which was cut off, is connected again, the same as before.
+
+        What it was working on has gone elsewhere, or has ended: it is told to drop that.
+        """
+        logger.info("Engine %d is connected again", engine.rank)
+        engine.error = None
+        engine.cut_off = False
+        engine.unplaced = True
+        engine.enter(RankEvent.RETURNED)
+        orphans, engine.orphans = engine.orphans, []
+        if orphans:
+            try:
+                self.send(engine, encode_abort(orphans))
+            except PeerGone:
+                return
+        self._update()
+
     def engine_overdue(self, rank: int, error: StartupFailed) -> None:
         """Take note that a new process of *rank* did not do a step of its start-up in time."""
         engine = self.ranks[rank]
@@ -211,6 +230,16 @@ class Membership:
         self._update()
         for observer in self._loss_observers:
             observer(engine)
+
+    def cut_off(self, engine: EngineRank, error: VllmFrontError) -> None:
+        """Take note that the connection of *engine* has ended, and with it the engine, it seems.
+
+        Unless somebody watches its process: then what comes next is a new one.
+        """
+        if engine.state.connected:
+            engine.cut_off = self._watches_loading and engine.incarnation > 0
+            engine.orphans = []
+        self.lose(engine, error)
 
     def give_up(self, error: VllmFrontError) -> None:
         """Take note that no engine will serve any more, for good; *error* says why."""

@@ -27,6 +27,7 @@ from vllmfront.engine.client._membership import Membership
 from vllmfront.engine.client._prepare import Preparation
 from vllmfront.engine.client._reader import OutputReader
 from vllmfront.engine.client._reception import Reception
+from vllmfront.engine.client._reconnection import Reconnections
 from vllmfront.engine.client._recovery import Recovery
 from vllmfront.engine.client._request_checks import RequestChecks
 from vllmfront.engine.client._spare import SpareSlot
@@ -165,12 +166,14 @@ def _assemble(
         connections=connections,
     )
     reader = OutputReader(inbox, books, membership)
+    reconnections = Reconnections(membership)
     link = EngineLink(
         sockets.inputs,
         sockets.input_monitor,
         roster=roster,
         membership=membership,
         reader=reader,
+        reconnections=reconnections,
     )
     tasks: list[Callable[[], Awaitable[None]]] = [
         reader.serve,
@@ -178,6 +181,7 @@ def _assemble(
         link.serve_registrations,
         link.serve_departures,
         link.serve_doubts,
+        reconnections.serve,
         recovery.serve,
         stalls.serve,
         partial(books.deadlines.serve, books.expire),

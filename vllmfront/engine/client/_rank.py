@@ -32,6 +32,12 @@ class EngineRank:
         self.broke_off = False
         """Whether it is DEAD only because its connection ended while it was loading."""
 
+        self.cut_off = False
+        """Whether it is DEAD only because its connection ended after it had joined."""
+
+        self.orphans: list[str] = []
+        """Internal ids of what it was working on when it was cut off."""
+
         self.registration: Registration | None = None
         """Of the newest process that joined; kept after its death."""
 

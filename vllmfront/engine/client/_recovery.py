@@ -77,6 +77,8 @@ class Recovery:
     def _take_up(self, rank: EngineRank) -> None:
         """Find a way for everything that runs on *rank*, which is lost."""
         running = [child for child in self._books.children.values() if child.rank is rank]
+        if rank.cut_off:
+            rank.orphans = [child.internal_id for child in running if not child.frames]
         resends = 0
         for child in self._books.flush(running):
             problem = self._problem(child)

@@ -43,6 +43,8 @@ class RankEvent(enum.Enum):
     SILENT = "silent"
     HEARD = "heard"
     LOST = "lost"
+    RETURNED = "returned"
+    """The same process is connected again."""
 
 
 _NEXT = {
@@ -57,6 +59,7 @@ _NEXT = {
     (RankState.DEAD, RankEvent.STARTED): RankState.LOADING,
     # Only the connection of its handshake had ended.
     (RankState.DEAD, RankEvent.JOINED): RankState.READY,
+    (RankState.DEAD, RankEvent.RETURNED): RankState.READY,
 }
 
 
