@@ -1,6 +1,7 @@
 """What must add up, and what must not be left, once no request is in flight."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any
 
 import attrs
 import trio
@@ -20,6 +21,9 @@ DESCRIPTOR_SLACK = 2
 """A connection that the kernel has not let go yet, and the one of who looks."""
 
 THREAD_SLACK = 2
+
+CHILDREN_SLACK = 1
+"""An engine whose process has a fault in store runs below that."""
 
 ENDS = "vllmfront:request_ends_total"
 ENGINE_ENDS = "vllmfront:engine_request_ends_total"
@@ -41,8 +45,16 @@ class Page:
     """A frontend's books at one time."""
 
     metrics: Metrics
+    inside: Mapping[str, Any]
+    """What ``/supervisor`` says."""
+
     load: bytes
     held: Holdings
+
+    @property
+    def tasks(self) -> int:
+        count: int = self.inside["tasks"]
+        return count
 
     def since(self, before: "Page", name: str, label: str) -> dict[str, float]:
         """Return by how much each series of *name* has grown, by the value of its *label*."""
@@ -76,7 +88,7 @@ class Tally:
 
 async def open_page(frontend: Frontend) -> Page:
     load = (await frontend.get("/load")).body
-    return Page(await frontend.metrics(), load, holdings(frontend.pid))
+    return Page(await frontend.metrics(), await frontend.inside(), load, holdings(frontend.pid))
 
 
 async def settle(
@@ -102,19 +114,31 @@ def idle_complaints(page: Page) -> Iterator[str]:
     """Say which gauges are not at zero."""
     if page.load != b'{"server_load":0}':
         yield f"requests are still being answered: {page.load!r}"
+    engines = page.inside["engines"]
+    for name in ("requests", "waiting", "engine_requests", "pending_calls"):
+        if engines[name]:
+            yield f"the engine client still has {engines[name]} {name}"
+    for rank in engines["ranks"]:
+        if rank["in_flight"]:
+            yield f"engine {rank['rank']} still has {rank['in_flight']} in flight"
     for name in GAUGES:
         for labels, value in page.metrics.get(name, {}).items():
             if value:
                 yield f"{name}{{{labels}}} is {value:g}"
 
 
-def growth_complaints(before: Holdings, after: Holdings) -> Iterator[str]:
-    """Say what a process holds more of than before."""
+def growth_complaints(first: Page, page: Page) -> Iterator[str]:
+    """Say what a frontend holds more of than before."""
+    before, after = first.held, page.held
+    if after.zombies:
+        yield f"{after.zombies} zombies"
+    if page.tasks > first.tasks:
+        yield f"tasks grew from {first.tasks} to {page.tasks}"
     for name, slack in (
         ("descriptors", DESCRIPTOR_SLACK),
         ("threads", THREAD_SLACK),
         ("memory", MEMORY_SLACK),
-        ("children", 0),
+        ("children", CHILDREN_SLACK),
     ):
         was, now = getattr(before, name), getattr(after, name)
         if now > was + slack:

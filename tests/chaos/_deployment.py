@@ -46,7 +46,7 @@ class Deployment:
             RuntimeError: That does not happen.
         """
         with trio.move_on_after(READY_SECONDS):
-            while not (self._all_up() and await self.frontend.health() == 200):
+            while not (self.all_up() and await self.frontend.health() == 200):
                 if self.frontend.process.poll() is not None:
                     break
                 await trio.sleep(POLL_SECONDS)
@@ -56,7 +56,8 @@ class Deployment:
             f"{self.name}: not ready; the frontend said: {self.frontend.text()[-3000:]}"
         )
 
-    def _all_up(self) -> bool:
+    def all_up(self) -> bool:
+        """Tell whether every engine is ready, and not known to hang."""
         for station in self.stations:
             entries, lives = station.entries(), len(station.program.pids())
             up = [entry for entry in entries if entry.kind is None and entry.life == lives - 1]

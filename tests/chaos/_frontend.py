@@ -1,11 +1,13 @@
 """``vllmfront serve`` as a process, for the soak."""
 
+import json
 import re
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import attrs
 import trio
@@ -23,6 +25,8 @@ START_SECONDS = 60.0
 """For a start on a machine where much else runs."""
 
 STOP_SECONDS = 10.0
+
+ADMIN_KEY = "chaos"
 
 STALL_TIMEOUT = "3"
 """Seconds of silence after which an engine counts as stalled, and no new request goes there."""
@@ -49,7 +53,13 @@ class Frontend:
         return self.log.read_text(errors="replace")
 
     async def get(self, path: str) -> Exchange:
-        return await exchange(HOST, self.port, HttpCall(path=path, method="GET"))
+        key = {"authorization": f"Bearer {ADMIN_KEY}"}
+        return await exchange(HOST, self.port, HttpCall(path=path, method="GET", headers=key))
+
+    async def inside(self) -> dict[str, Any]:
+        """Return what runs inside."""
+        found: dict[str, Any] = json.loads((await self.get("/supervisor")).body)
+        return found
 
     async def health(self) -> int | None:
         return (await self.get("/health")).status
@@ -75,7 +85,8 @@ async def open_frontend(
         RuntimeError: The frontend does not begin to listen, or leaves processes behind.
     """
     words = [python, "-m", "vllmfront", "serve", str(TINY_CHAT), "--host", HOST, "--port", "0"]
-    words += ["--served-model-name", MODEL, "--engine-stall-timeout", STALL_TIMEOUT, *options]
+    words += ["--served-model-name", MODEL, "--admin-api-key", ADMIN_KEY]
+    words += ["--engine-stall-timeout", STALL_TIMEOUT, *options]
     with log.open("wb") as output:
         process = await trio.lowlevel.open_process(
             words, stdin=subprocess.DEVNULL, stdout=output, stderr=output

@@ -20,6 +20,9 @@ class Holdings:
     children: int
     """Living processes below it."""
 
+    zombies: int
+    """Children that have ended, and that nobody has asked how."""
+
 
 def holdings(pid: int) -> Holdings:
     proc = Path("/proc", str(pid))
@@ -31,6 +34,7 @@ def holdings(pid: int) -> Holdings:
         threads=int(status["Threads"]),
         memory=int(status["VmRSS"].split()[0]) * KIB,
         children=len(descendants(pid)),
+        zombies=sum(not is_alive(child) for child in _children(pid)),
     )
 
 
@@ -44,8 +48,13 @@ def is_alive(pid: int) -> bool:
 
 def descendants(pid: int) -> list[int]:
     """List all living processes below *pid*."""
+    children = list(filter(is_alive, _children(pid)))
+    return children + [each for child in children for each in descendants(child)]
+
+
+def _children(pid: int) -> list[int]:
     children: list[int] = []
     for file in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
-            children += filter(is_alive, map(int, file.read_text().split()))
-    return children + [each for child in children for each in descendants(child)]
+            children += map(int, file.read_text().split())
+    return children

@@ -110,8 +110,10 @@ class Round:
 
         def complain(page: Page) -> list[str]:
             found = [*idle_complaints(page), *sum_complaints(before, page, self.tally)]
+            if not self.deployment.all_up():
+                found.append("an engine is away")
             if first is not None:
-                found += growth_complaints(first.held, page.held)
+                found += growth_complaints(first, page)
             return found
 
         return complain

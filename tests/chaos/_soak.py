@@ -41,6 +41,9 @@ RESTARTS = (
 )
 """Options of a frontend that starts its engine again at once, whatever became of it."""
 
+OVERTIME = 600.0
+"""Seconds that the last round and the starts may take beyond the soak's own."""
+
 Say = Callable[[str], None]
 
 
@@ -92,30 +95,38 @@ def _process_faults(rank: int) -> Sequence[ProcessFault]:
 
 async def run_soak(soak: Soak, say: Say) -> Report:
     """Run it, and tell *say* how it goes; what is wrong is in the report."""
-    oracle, total, first = Oracle(), Report(), dict[str, Page]()
-    async with _open_deployments(soak) as deployments:
-        ends_at, number = time.monotonic() + soak.seconds, 0
-        while _goes_on(soak, number, ends_at):
-            for deployment in deployments:
-                began = time.monotonic()
-                report, page = await run_round(
-                    deployment,
-                    oracle,
-                    seed=soak.seed,
-                    number=number,
-                    count=soak.requests // len(deployments),
-                    first=first.get(deployment.name),
-                    patience=soak.patience,
-                )
-                first.setdefault(deployment.name, page)
-                total.add(report)
-                took = time.monotonic() - began
-                say(f"seed {soak.seed}, round {number}, {deployment.name}, {took:.1f} s")
-                say(_line(report, page))
-                for violation in report.violations:
-                    say(f"  WRONG (seed {soak.seed}): {violation}")
-            number += 1
+    total = Report()
+    with trio.fail_after(soak.seconds + OVERTIME):
+        async with _open_deployments(soak) as deployments:
+            await _run_rounds(soak, deployments, say, total)
     return total
+
+
+async def _run_rounds(
+    soak: Soak, deployments: Sequence[Deployment], say: Say, total: Report
+) -> None:
+    oracle, first = Oracle(), dict[str, Page]()
+    ends_at, number = time.monotonic() + soak.seconds, 0
+    while _goes_on(soak, number, ends_at):
+        for deployment in deployments:
+            began = time.monotonic()
+            report, page = await run_round(
+                deployment,
+                oracle,
+                seed=soak.seed,
+                number=number,
+                count=soak.requests // len(deployments),
+                first=first.get(deployment.name),
+                patience=soak.patience,
+            )
+            first.setdefault(deployment.name, page)
+            total.add(report)
+            took = time.monotonic() - began
+            say(f"seed {soak.seed}, round {number}, {deployment.name}, {took:.1f} s")
+            say(_line(report, page))
+            for violation in report.violations:
+                say(f"  WRONG (seed {soak.seed}): {violation}")
+        number += 1
 
 
 def _goes_on(soak: Soak, number: int, ends_at: float) -> bool:
@@ -131,7 +142,7 @@ def _line(report: Report, page: Page) -> str:
     return (
         f"  outcomes: {outcomes}\n"
         f"  faults: {faults or 'none'}\n"
-        f"  frontend: {held.descriptors} descriptors, {held.threads} threads,"
+        f"  frontend: {page.tasks} tasks, {held.descriptors} descriptors, {held.threads} threads,"
         f" {held.memory >> 20} MiB, {held.children} children"
     )
 
@@ -155,5 +166,4 @@ async def _open_deployments(soak: Soak) -> AsyncGenerator[list[Deployment]]:
                 folder / "managed", soak.faults("managed"), RESTARTS, step_ms=step_ms, python=python
             )
             found.append(await stack.enter_async_context(managed))
-        with trio.fail_after(soak.seconds + 600):
-            yield found
+        yield found

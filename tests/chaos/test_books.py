@@ -15,12 +15,22 @@ from tests.chaos._books import (
 )
 from tests.chaos._proc import Holdings, holdings, is_alive
 
-HELD = Holdings(descriptors=30, threads=5, memory=100 << 20, children=2)
+HELD = Holdings(descriptors=30, threads=5, memory=100 << 20, children=2, zombies=0)
 IDLE = b'{"server_load":0}'
 
 
+ENGINES = {"requests": 0, "waiting": 0, "engine_requests": 0, "pending_calls": 0}
+
+
 def page(load: bytes = IDLE, **samples: Mapping[str, float]) -> Page:
-    return Page({name.replace("__", ":"): by for name, by in samples.items()}, load, HELD)
+    metrics = {name.replace("__", ":"): by for name, by in samples.items()}
+    ranks = [{"rank": 0, "in_flight": 0}]
+    return Page(metrics, {"tasks": 20, "engines": {**ENGINES, "ranks": ranks}}, load, HELD)
+
+
+def busy(**fields: object) -> Page:
+    engines = page().inside["engines"]
+    return attrs.evolve(page(), inside={"tasks": 20, "engines": {**engines, **fields}})
 
 
 def ends(**causes: float) -> dict[str, float]:
@@ -37,6 +47,12 @@ def test_idle_books_are_at_zero() -> None:
     assert list(idle_complaints(page(vllm__num_requests_running={"engine=0": 0.0}))) == []
     assert len(list(idle_complaints(page(vllm__num_requests_running={"engine=0": 1.0})))) == 1
     assert len(list(idle_complaints(page(b'{"server_load":1}')))) == 1
+    assert len(list(idle_complaints(busy(ranks=[{"rank": 0, "in_flight": 1}])))) == 1
+
+
+@pytest.mark.parametrize("name", sorted(ENGINES))
+def test_what_an_engine_client_still_has_is_found(name: str) -> None:
+    assert list(idle_complaints(busy(**{name: 1}))) == [f"the engine client still has 1 {name}"]
 
 
 @pytest.mark.parametrize(
@@ -44,13 +60,22 @@ def test_idle_books_are_at_zero() -> None:
     [
         {"descriptors": 40},
         {"threads": 9},
-        {"children": 3},
+        {"children": 4},
+        {"zombies": 1},
         {"memory": HELD.memory + MEMORY_SLACK + 1},
     ],
 )
 def test_growth_is_found(more: dict[str, int]) -> None:
-    assert list(growth_complaints(HELD, HELD)) == []
-    assert len(list(growth_complaints(HELD, attrs.evolve(HELD, **more)))) == 1
+    grown = attrs.evolve(page(), held=attrs.evolve(HELD, **more))
+
+    assert list(growth_complaints(page(), page())) == []
+    assert len(list(growth_complaints(page(), grown))) == 1
+
+
+def test_tasks_that_stay_are_found() -> None:
+    grown = attrs.evolve(page(), inside={"tasks": 21})
+
+    assert list(growth_complaints(page(), grown)) == ["tasks grew from 20 to 21"]
 
 
 BEFORE = ended(ends(stop=3.0, length=1.0), ends(stop=4.0))
@@ -102,11 +127,14 @@ def test_holdings_are_those_of_the_process() -> None:
         with open(os.devnull, "rb"):  # noqa: PTH123 (a descriptor is the point)
             during = holdings(os.getpid())
         child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        dying = holdings(os.getpid())
         child.wait()
         after = holdings(os.getpid())
 
     assert during.descriptors == before.descriptors + 1
     assert before.children == after.children + 1
+    assert (before.zombies, dying.zombies, after.zombies) == (0, 1, 0)
     assert before.memory > 1 << 20
     assert before.threads >= 1
     assert not is_alive(child.pid)

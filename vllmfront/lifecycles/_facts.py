@@ -33,7 +33,12 @@ class Facts:
     def supervision(self) -> SupervisionReport:
         """Show what runs inside."""
         engines, tree = self.client.snapshot(), self.tree()
-        return SupervisionReport(health=self._health(engines, tree), tree=tree, engines=engines)
+        return SupervisionReport(
+            health=self._health(engines, tree),
+            tree=tree,
+            engines=engines,
+            tasks=trio.lowlevel.current_statistics().tasks_living,
+        )
 
     def _health(self, engines: ClientSnapshot, tree: SupervisorSnapshot) -> HealthReport:
         below = (child.tree for child in tree.children if child.name == ENGINE)

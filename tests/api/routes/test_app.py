@@ -27,7 +27,7 @@ class Facts:
         return self.report
 
     def supervision(self) -> SupervisionReport:
-        return SupervisionReport(health=self.report, tree=tree("root"), engines=ENGINES)
+        return SupervisionReport(health=self.report, tree=tree("root"), engines=ENGINES, tasks=9)
 
     def metrics(self) -> MetricsSnapshot:
         return EngineMetrics().snapshot()

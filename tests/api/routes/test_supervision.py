@@ -71,11 +71,13 @@ def test_the_whole_tree_is_told_with_ages_and_countdowns() -> None:
         health=HealthReport(state=ServingState.READY, reason="because", since=100.0),
         tree=tree("root", engine, child("api", ChildState.NEW, since=None)),
         engines=ENGINES,
+        tasks=9,
     )
     told = report.json_fields(now=100.0, wall=1_000_000_000.0)
     top, below = told["tree"], told["tree"]["children"][0]["tree"]
 
-    assert list(told) == ["health", "tree", "engines"]
+    assert list(told) == ["health", "tree", "engines", "tasks"]
+    assert told["tasks"] == 9
     assert (top["name"], top["strategy"], top["intensity"]) == ("root", "one_for_one", 0)
     assert (top["seconds"], top["since"]) == (20.0, "2001-09-09T01:46:20.000Z")
     assert (below["restarts"], below["intensity"], below["period"]) == (1, 1, 600.0)

@@ -16,6 +16,8 @@ class SupervisionReport:
     health: HealthReport
     tree: SupervisorSnapshot
     engines: ClientSnapshot
+    tasks: int
+    """How many tasks the event loop has: a server that is idle has always as many."""
 
     def json_fields(self, now: float, wall: float) -> dict[str, Any]:
         """Return what the JSON body of ``/supervisor`` says.
@@ -28,6 +30,7 @@ class SupervisionReport:
             "health": self.health.json_fields(now, wall),
             "tree": _tree(self.tree, now, wall),
             "engines": _engines(self.engines),
+            "tasks": self.tasks,
         }
 
 
