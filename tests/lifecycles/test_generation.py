@@ -1,5 +1,6 @@
 """One process in a row: when it may be followed, and what it does when it is alone again."""
 
+import os
 import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -121,7 +122,9 @@ async def test_the_service_manager_hears_of_the_new_process_and_then_nothing(
             await generation.notifier.send(STATUS="not heard")
             assert manager.recv(99) == b"MAINPID=7\n"
             generation.lead()
+            await generation.announce()
             await generation.notifier.send(STATUS="heard")
+            assert f"MAINPID={os.getpid()}\n" in manager.recv(99).decode()
             assert manager.recv(99) == b"STATUS=heard\n"
             assert generation.pid_file is not None
             generation.pid_file.remove()

@@ -57,11 +57,13 @@ async def test_a_message_is_one_datagram(manager: Manager) -> None:
 async def test_who_has_handed_over_is_silent(manager: Manager) -> None:
     notifier = Notifier(manager.address)
     await notifier.send(MAINPID=7, READY=1)
-    notifier.retire()
+    notifier.silent = True
     await notifier.send(STOPPING=1)
     await notifier.around_reload(lambda: None)
+    notifier.silent = False
+    await notifier.send(STATUS="again")
 
-    assert manager.received() == ["MAINPID=7\nREADY=1\n"]
+    assert manager.received() == ["MAINPID=7\nREADY=1\n", "STATUS=again\n"]
 
 
 @pytest.mark.parametrize("environ", [{}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "vsock:2:1"}])

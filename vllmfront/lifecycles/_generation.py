@@ -53,7 +53,6 @@ class Generation:
     files: dict[str, tuple[str, int, int]] = attrs.field(factory=dict)
     """Files of Unix sockets that another generation removes, by the names of their listeners."""
 
-    _notify_address: str | None = None
     _retired: bool = False
 
     @property
@@ -129,7 +128,6 @@ class Generation:
         self.custody.take_back()
         if self._retired:
             self._retired = False
-            self.notifier.address = self._notify_address
             if self.server is not None:
                 self.server.resume()
             try:
@@ -141,9 +139,12 @@ class Generation:
         assert self.server is not None
         self._retired = True
         self.server.retire()
-        self._notify_address = self.notifier.address
         await self.notifier.send(MAINPID=pid)
-        self.notifier.retire()
+        self.notifier.silent = True
+
+    async def announce(self) -> None:
+        self.notifier.silent = False
+        await self.notifier.send(MAINPID=os.getpid(), READY=1, STATUS="took over")
 
     async def wait_idle(self) -> None:
         assert self.server is not None
@@ -184,6 +185,7 @@ class Generation:
         self._write_pid_file()
         await self.predecessor.say_serving()
         self.custody.take_back()
+        await self.announce()
         await self.predecessor.serve(self.shutdown, self.lead)
 
     def _write_pid_file(self) -> None:
@@ -207,6 +209,8 @@ class UpgradeTrigger:
 @asynccontextmanager
 async def open_upgrades(generation: Generation, trigger: UpgradeTrigger) -> AsyncGenerator[None]:
     """Let this process be replaced for as long as the block runs."""
+    # Until it serves, the process before us speaks for the service.
+    generation.notifier.silent = generation.predecessor is not None
     await generation.join()
     upgrades = Upgrades(
         generation,

@@ -38,6 +38,9 @@ class Notifier:
         self.ready = False
         """Whether READY was sent: the service counts as started."""
 
+        self.silent = False
+        """Whether nothing is sent, because another process speaks for the service."""
+
         self._complained = False
         if address is not None and address[:1] not in {"/", "@"}:
             self.address = None
@@ -48,7 +51,8 @@ class Notifier:
         return cls(environ.get("NOTIFY_SOCKET") or None)
 
     def __repr__(self) -> str:
-        return f"<Notifier {self.address or 'without a listener'}{', ready' * self.ready}>"
+        state = f"{', ready' * self.ready}{', silent' * self.silent}"
+        return f"<Notifier {self.address or 'without a listener'}{state}>"
 
     @property
     def enabled(self) -> bool:
@@ -58,7 +62,7 @@ class Notifier:
     async def send(self, **assignments: object) -> None:
         """Send one message, such as ``READY=1, STATUS="serving"``; a failure is logged once."""
         await trio.lowlevel.checkpoint()
-        if self.address is None:
+        if self.address is None or self.silent:
             return
         text = "".join(f"{name}={_one_line(value)}\n" for name, value in assignments.items())
         try:
@@ -75,10 +79,6 @@ class Notifier:
                 )
         else:
             self.ready = self.ready or "READY" in assignments
-
-    def retire(self) -> None:
-        """Send nothing more: from now on another process speaks for the service."""
-        self.address = None
 
     async def around_reload(self, reload: Callable[[], None]) -> None:
         """Run *reload*, told before and after as ``Type=notify-reload`` wants it."""

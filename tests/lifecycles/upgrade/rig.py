@@ -72,6 +72,9 @@ class FakeFrontend:
         self.calls.append("retire")
         self.retired_for = pid
 
+    async def announce(self) -> None:
+        await trio.lowlevel.checkpoint()
+
     async def wait_idle(self) -> None:
         await self.idle.wait()
 

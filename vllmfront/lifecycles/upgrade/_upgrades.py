@@ -53,6 +53,9 @@ class Frontend(Protocol):
     async def retire(self, pid: int) -> None:
         """Leave all clients to come to process *pid*."""
 
+    async def announce(self) -> None:
+        """Tell the service manager that this process is the one that serves."""
+
     async def wait_idle(self) -> None:
         """Return once the last client has been served."""
 
@@ -186,12 +189,12 @@ class Upgrades:
             nursery.cancel_scope.cancel(reason="there is no successor any more")
         if self._shutdown.requested.is_set():
             await successor.wait_end()
-        else:
-            await _end(successor)
-            _LOGGER.error(
-                "process %d, which took over, is gone; this one serves again", successor.pid
-            )
+            self._frontend.lead()
+            return
+        await _end(successor)
         self._frontend.lead()
+        await self._frontend.announce()
+        _LOGGER.error("process %d, which took over, is gone; this one serves again", successor.pid)
 
     async def _leave_when_idle(self, successor: Successor) -> None:
         await self._frontend.wait_idle()
