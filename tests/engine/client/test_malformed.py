@@ -5,12 +5,14 @@ from typing import Any
 
 import msgpack
 import pytest
+import trio
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tests.engine._helpers import (
     RecordingSink,
     assert_idle,
+    engine_for,
     ids,
     open_engines,
     request,
@@ -103,6 +105,23 @@ async def test_an_engine_that_sends_nothing_readable_is_lost_with_that_reason() 
         assert isinstance(error, EngineDied)
         assert str(error) == "engine 0 sent 17 unreadable messages in a row"
         assert client.snapshot().ranks[0].state is RankState.DEAD
+
+
+async def test_an_engine_is_not_blamed_for_what_its_predecessor_sent() -> None:
+    async with open_engines() as (client, [first]):
+        for _ in range(MOST_GARBLED):
+            first.send_frames([b"\xc1"])
+        first.report_death()
+        with trio.fail_after(5):
+            await client.wait_lost()
+        with engine_for(client) as second, trio.fail_after(5):
+            await second.join()
+            await client.wait_ready()
+            for _ in range(MOST_GARBLED):
+                second.send_frames([b"\xc1"])
+            await settle()
+
+            assert client.state is EngineState.READY
 
 
 async def test_a_malformed_message_concerns_its_engine_alone() -> None:

@@ -506,7 +506,7 @@ async def test_a_process_that_is_reported_dead_while_loading() -> None:
 
 
 async def test_one_rank_dies_and_the_others_go_on() -> None:
-    async with open_engines(2, IMPATIENT) as (client, engines):
+    async with open_engines(2, attrs.evolve(IMPATIENT, continuation=False)) as (client, engines):
         sinks = [RecordingSink(), RecordingSink()]
         with pytest.raises(RequestInterrupted):
             async with (

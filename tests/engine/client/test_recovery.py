@@ -207,6 +207,43 @@ async def test_without_patience_the_loss_is_told_at_once() -> None:
         assert_idle(client)
 
 
+async def test_without_patience_an_engine_that_serves_takes_what_another_has_left() -> None:
+    config = attrs.evolve(CONFIG, recovery_wait=0)
+    async with open_engines(2, config) as (client, engines), trio.open_nursery() as nursery:
+        asked = ask(nursery, client)
+        await engines[0].receive_add()
+        engines[0].close()
+        again = await engines[1].receive_add()
+        engines[1].send_tokens(again.internal_id, [7], FinishReason.STOP)
+        await settle()
+
+        assert asked.error is None
+        assert asked.sink.tokens == [7]
+        assert_idle(client)
+
+
+async def test_without_patience_nobody_is_refused_because_others_go_on_first() -> None:
+    config = attrs.evolve(CONFIG, recovery_wait=0)
+    async with open_engines(2, config) as (client, engines), trio.open_nursery() as nursery:
+        first = ask(nursery, client, "first")
+        await engines[0].receive_add()
+        late = RecordingSink()
+
+        def submit(_rank: object) -> None:
+            client.submit(request("late"), [late]).begin()
+
+        client._membership.on_loss(submit)
+        engines[0].close()
+        adds = [await engines[1].receive_add() for _ in range(2)]
+        for add in adds:
+            engines[1].send_tokens(add.internal_id, [7], FinishReason.STOP)
+        await settle()
+
+        assert [add.request.request_id.split("-")[0] for add in adds] == ["first", "late"]
+        assert (first.sink.tokens, late.tokens) == ([7], [7])
+        assert_idle(client)
+
+
 async def test_patience_ends(mock_clock: MockClock) -> None:
     mock_clock.rate = 1.0
     async with open_engines(seconds=100) as (client, [engine]), trio.open_nursery() as nursery:

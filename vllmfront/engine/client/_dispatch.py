@@ -92,6 +92,8 @@ class Dispatch:
         """Return why *child*, which has no engine, cannot wait for one; None where it can."""
         membership, pin = self._membership, child.request.data_parallel_rank
         state = membership.state.value
+        if state is EngineState.READY and self.find(child) is not None:
+            return None  # others may stand before it, and are let in with it
         if state in _NOT_AWAITED or self._room.patience == 0:
             return membership.unavailable(pin)
         estimate = membership.seconds_until_ready(pin)

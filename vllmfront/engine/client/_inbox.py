@@ -52,6 +52,7 @@ class OutputInbox:
         self._membership = membership
         self._broken: list[tuple[EngineRank, EngineDied | None]] = []
         self._garble: dict[EngineRank, GarbleCount] = {}
+        membership.on_loss(self._forget)
 
     async def wait(self) -> None:
         """Return once a message is waiting; a checkpoint in any case."""
@@ -125,6 +126,10 @@ class OutputInbox:
             engine.signs_of_life += 1
             if engine.state is _STALLED:
                 self._membership.engine_heard(engine)
+
+    def _forget(self, engine: EngineRank) -> None:
+        """Hold nothing against the process that comes in place of this one."""
+        self._garble.pop(engine, None)
 
     def _take_garbled(self, engine: EngineRank, now: float) -> None:
         """Note that *engine* sent something unreadable; give it up if that is all that it sends."""
