@@ -12,7 +12,10 @@ from tests.abuse.rig import Books, Engine, Frontend, open_engine, running_fronte
 @pytest.fixture(scope="session")
 def shared_frontend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Frontend]:
     """A running frontend without an engine, with little patience for clients that do not read."""
-    flags = ("--http-send-timeout", "1", "--trust-request-chat-template")
+    flags = (
+        *("--http-send-timeout", "1", "--trust-request-chat-template"),
+        *("--request-recovery-wait", "0"),
+    )
     with running_frontend(tmp_path_factory.mktemp("abuse"), *flags) as frontend:
         yield frontend
 
