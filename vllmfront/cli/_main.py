@@ -1,6 +1,10 @@
 """The command: picks a subcommand, and turns what went wrong into an exit status."""
 
+import atexit
+import contextlib
 import importlib
+import logging
+import os
 import sys
 from collections.abc import Sequence
 
@@ -21,7 +25,28 @@ _HELP = "For more information, try '--help'."
 
 def main() -> None:
     """Run the command line and exit."""
-    sys.exit(run(sys.argv[1:]))
+    ending = _Ending()
+    atexit.register(ending.leave)
+    ending.status = run(sys.argv[1:])
+    sys.exit(ending.status)
+
+
+class _Ending:
+    """The last thing that the interpreter does, after all else that is due at its exit.
+
+    Worker threads that were abandoned, in the middle of a tokenizer's code, would be unwound when
+    the interpreter is taken down, which ends the process by SIGABRT. So it is not taken down.
+    """
+
+    def __init__(self) -> None:
+        self.status = 1
+
+    def leave(self) -> None:
+        logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):  # nobody reads it, or it is closed
+                stream.flush()
+        os._exit(self.status)
 
 
 def run(words: Sequence[str]) -> int:
