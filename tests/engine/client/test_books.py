@@ -40,11 +40,14 @@ class World:
         self.engines = engines
         self.random = random
         self.nursery = nursery
-        self.running: list[set[str]] = [set() for _ in engines]
+        self.running: list[dict[str, int]] = [{} for _ in engines]
+        """By internal id: how many ids a request has, which is also its next token."""
+
         self.submitted = 0
         self.aborts: list[str] = []
         self.scopes: list[trio.CancelScope] = []
         self.streams: list[RequestStream] = []
+        self.sinks: list[RecordingSink] = []
         for rank in range(RANKS):
             nursery.start_soon(self.serve, rank, engines[rank])
 
@@ -57,10 +60,11 @@ class World:
                 return
             if isinstance(heard, Add):
                 assert heard.internal_id not in self.running[rank], "an id came twice"
-                self.running[rank].add(heard.internal_id)
+                self.running[rank][heard.internal_id] = len(heard.request.prompt_token_ids)
             elif isinstance(heard, Abort):
                 self.aborts += heard.request_ids
-                self.running[rank].difference_update(heard.request_ids)
+                for one in heard.request_ids:
+                    self.running[rank].pop(one, None)
             elif isinstance(heard, Utility):
                 engine.answer(heard, result=True)
 
@@ -78,9 +82,11 @@ class World:
 
     def sink(self) -> RecordingSink:
         kind = self.random.randrange(6)
-        return RecordingSink(
+        sink = RecordingSink(
             stop_after=3 if kind == 0 else None, fail_after=3 if kind == 1 else None
         )
+        self.sinks.append(sink)
+        return sink
 
     def submit(self) -> None:
         scope = trio.CancelScope()
@@ -97,13 +103,15 @@ class World:
         rows = []
         for one in sorted(self.running[rank]):
             kind = self.random.randrange(12)
+            following = self.running[rank][one]
             if kind == 0:
-                rows.append(plain_row(one, [1], self.random.choice(list(FinishReason))))
-                self.running[rank].discard(one)
+                rows.append(plain_row(one, [following], self.random.choice(list(FinishReason))))
+                del self.running[rank][one]
             elif kind == 1:
                 rows.append([one, ["no token"], "nonsense"])
             else:
-                rows.append(plain_row(one, [1, 2]))
+                rows.append(plain_row(one, [following, following + 1]))
+                self.running[rank][one] += 2
         rows.append(plain_row("unknown", [1]))
         self.engines[rank].send_rows(rows)
 
@@ -133,7 +141,7 @@ class World:
         # One that was killed while it loaded is just not there; its successor says HELLO anyway.
         while rank_state(self.client, rank) is RankState.READY:  # noqa: ASYNC110 (no event)
             await trio.sleep(0.005)
-        self.running[rank] = set()
+        self.running[rank] = {}
         new = stack.enter_context(engine_for(self.client, rank))
         await new.join()
         await self.client.wait_ready()
@@ -176,7 +184,9 @@ async def test_the_books_balance(seed: int) -> None:
         assert world.submitted > 0
         assert sum(causes.values()) - causes["refused"] == world.submitted
         assert all(stream.finished and stream.cause for stream in world.streams)
-        assert world.running == [set()] * RANKS
+        assert world.running == [{}] * RANKS
+        for sink in world.sinks:
+            assert sink.tokens == list(range(3, 3 + len(sink.tokens))), "none missing, none twice"
         assert len(world.aborts) == len(set(world.aborts)), "an abort was sent twice"
         nursery.cancel_scope.cancel()
 

@@ -467,8 +467,8 @@ async def test_a_handle_of_another_engines_cache_is_not_used_twice() -> None:
         asked = ask(nursery, client, sampling=remote)
         await engines[0].receive_add()
         engines[0].close()
-        await settle()
         await wait_lost(client, 0)
+        await settle()
 
         assert isinstance(asked.error, RequestInterrupted)
         assert "cannot be sent twice" in str(asked.error)

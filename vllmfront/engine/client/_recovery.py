@@ -32,6 +32,9 @@ from vllmfront.errors import (
 
 _LOGGER = logging.getLogger(__name__)
 
+_IDS_LIKE_A_REQUEST = 256
+"""Prompt ids that take as long to check and encode as all else about a request."""
+
 
 class Recovery:
     """Takes up the requests of lost engines, and lets in who waits; ``serve`` is its task."""
@@ -147,7 +150,7 @@ class Recovery:
 
     def _admit(self) -> Iterator[None]:
         """Post who can be served, in order; yield where other tasks should get a turn."""
-        count = 0
+        work = 0
         for pin in self._room.pins:
             while self._membership.state.value is EngineState.READY:
                 child = self._room.first(pin)
@@ -155,8 +158,9 @@ class Recovery:
                 if child is None or rank is None:
                     break
                 self._let_in(child, rank)
-                count += 1
-                if count % CHOICES_A_TURN == 0:
+                work += 1 + len(child.request.prompt_token_ids) // _IDS_LIKE_A_REQUEST
+                if work >= CHOICES_A_TURN:
+                    work = 0
                     yield
 
     def _let_in(self, child: Child, rank: EngineRank) -> None:

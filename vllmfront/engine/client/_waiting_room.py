@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -90,6 +91,5 @@ class WaitingRoom:
         return [
             child
             for queue in self._queues.values()
-            for child, until in queue.items()
-            if until <= now
+            for child, _ in takewhile(lambda entry: entry[1] <= now, queue.items())
         ]
