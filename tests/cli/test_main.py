@@ -106,17 +106,18 @@ def test_the_module_can_be_run() -> None:
 _THREAD_IN_NATIVE_CODE = """
 import sys, threading, time
 from pathlib import Path
-import tokenizers
+import fastokens
 from vllmfront.cli import _main
 
 tokenizer = Path("tests/data/tiny-chat/tokenizer.json").read_text()
 
 def load() -> None:
     while True:
-        tokenizers.Tokenizer.from_str(tokenizer)
+        fastokens.Tokenizer.from_json_str(tokenizer)
 
 def run(words: list[str]) -> int:
-    threading.Thread(target=load, daemon=True).start()
+    for _ in range(4):
+        threading.Thread(target=load, daemon=True).start()
     time.sleep(0.2)
     print("said before the end")
     return 7
@@ -127,9 +128,8 @@ _main.main()
 
 
 def test_threads_in_native_code_do_not_change_how_it_ends() -> None:
-    for _ in range(3):
-        ended = subprocess.run(
-            [sys.executable, "-c", _THREAD_IN_NATIVE_CODE], capture_output=True, text=True
-        )
+    ended = subprocess.run(
+        [sys.executable, "-c", _THREAD_IN_NATIVE_CODE], check=False, capture_output=True, text=True
+    )
 
-        assert (ended.returncode, ended.stdout) == (7, "said before the end\n"), ended.stderr
+    assert (ended.returncode, ended.stdout) == (7, "said before the end\n"), ended.stderr
