@@ -46,8 +46,16 @@ class FakeFrontend:
     obstacles: list[str | None] = attrs.field(factory=list)
     """What is in the way, one a question; then nothing is."""
 
+    fail_at: str | None = None
+    """The call that has a bug."""
+
     idle: trio.Event = attrs.field(factory=trio.Event)
     retired_for: int = 0
+
+    def note(self, call: str) -> None:
+        self.calls.append(call)
+        if call == self.fail_at:
+            raise ZeroDivisionError
 
     def obstacle(self) -> str | None:
         return self.obstacles.pop(0) if self.obstacles else None
@@ -61,7 +69,7 @@ class FakeFrontend:
 
     async def step_aside(self) -> Estate:
         await trio.lowlevel.checkpoint()
-        self.calls.append("step aside")
+        self.note("step aside")
         return self.estate()
 
     def lead(self) -> None:
@@ -69,8 +77,8 @@ class FakeFrontend:
 
     async def retire(self, pid: int) -> None:
         await trio.lowlevel.checkpoint()
-        self.calls.append("retire")
         self.retired_for = pid
+        self.note("retire")
 
     async def announce(self) -> None:
         await trio.lowlevel.checkpoint()

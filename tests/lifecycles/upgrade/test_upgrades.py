@@ -1,5 +1,7 @@
 """The running process: whatever the new one does, there is one that serves."""
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -169,3 +171,23 @@ async def test_a_stop_ends_an_upgrade_under_way(tmp_path: Path) -> None:
         stage.upgrades.request()
         assert await stage.told() == "failed: this process is shutting down"
         assert stage.frontend.calls == ["lead"]
+
+
+@pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
+async def test_a_bug_in_the_hand_over_leaves_one_process_that_serves(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_stage(tmp_path, SERVING + SLEEP) as stage:
+        stage.frontend.fail_at = "step aside"
+        stage.upgrades.request()
+        assert await stage.outcome() == "failed: a bug in the upgrade; the log tells more"
+        await stage.called("step aside", "lead")
+        stage.frontend.calls.clear()
+
+        stage.frontend.fail_at = "retire"
+        stage.upgrades.request()
+        assert await stage.outcome() == "failed: a bug in the upgrade; the log tells more"
+        pid = stage.frontend.retired_for
+        await stage.called("step aside", "retire", f"stop: process {pid} has taken over")
+        assert caplog.text.count("ZeroDivisionError") == 2
+        os.kill(pid, signal.SIGKILL)

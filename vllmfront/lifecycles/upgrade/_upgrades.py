@@ -138,8 +138,10 @@ class Upgrades:
                     _LOGGER.error("the upgrade failed, this process goes on: %s", error)  # noqa: TRY400 - no bug of ours
                     reporter.tell(Stage.FAILED, str(error))
                 except Exception:
-                    _LOGGER.exception("a bug in the upgrade; this process goes on")
+                    _LOGGER.exception("a bug in the upgrade")
                     reporter.tell(Stage.FAILED, "a bug in the upgrade; the log tells more")
+                    if self._successor is not None:
+                        self._frontend.stop(f"process {self._successor.pid} has taken over")
                 finally:
                     self._reporter = self._successor = None
 
