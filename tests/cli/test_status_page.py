@@ -92,6 +92,7 @@ def test_colours_are_for_terminals() -> None:
     plain = page(URL, Status(health=RECOVERING, inside=INSIDE), PLAIN)
 
     assert "\033[33mRECOVERING\033[0m" in coloured[0]
+    assert coloured[4] == "root"
     assert "\033" not in "".join(plain)
     assert "\033[31mUNREACHABLE\033[0m" in unreachable_page(URL, "x", Painter(colour=True))[0]
 

@@ -67,6 +67,13 @@ def managed(ahead: Ahead) -> Generator[Deployment]:
 
 
 @pytest.fixture
+def mortal(ahead: Ahead) -> Generator[Deployment]:
+    """A frontend that runs its engine, and ends with it."""
+    with ahead.take() as deployment:
+        yield deployment
+
+
+@pytest.fixture
 def external(ahead: Ahead) -> Generator[Deployment]:
     """A frontend with an engine that was started apart from it."""
     with ahead.take() as deployment:

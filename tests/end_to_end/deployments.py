@@ -11,7 +11,13 @@ from pathlib import Path
 
 import attrs
 
-from tests.end_to_end.rig import Server, external_options, managed_options, running
+from tests.end_to_end.rig import (
+    START_SECONDS,
+    Server,
+    external_options,
+    managed_options,
+    running,
+)
 from tests.lifecycles.rig import descendants
 from tests.real_engine._process import engine_command, engine_environment
 
@@ -66,8 +72,19 @@ class Deployment:
 
 @contextmanager
 def managed(folder: Path) -> Generator[Deployment]:
-    """Run a frontend that runs its engine, and drains for ten seconds."""
-    with running(folder, *managed_options(), "--shutdown-timeout", "10") as server:
+    """Run a frontend that runs its engine, and drains for ten seconds.
+
+    Requests wait for another engine for as long as that takes on a busy machine.
+    """
+    patience = ("--request-recovery-wait", str(START_SECONDS))
+    with running(folder, *managed_options(), "--shutdown-timeout", "10", *patience) as server:
+        yield Deployment(server, server.process.pid)
+
+
+@contextmanager
+def mortal(folder: Path) -> Generator[Deployment]:
+    """Run a frontend that ends with its engine."""
+    with running(folder, *managed_options(), "--engine-restart", "never") as server:
         yield Deployment(server, server.process.pid)
 
 
@@ -87,6 +104,7 @@ def parallel(folder: Path) -> Generator[Deployment]:
 
 DEPLOYMENTS: Mapping[str, Callable[[Path], AbstractContextManager[Deployment]]] = {
     "managed": managed,
+    "mortal": mortal,
     "external": external,
     "parallel": parallel,
 }

@@ -4,13 +4,14 @@ import os
 import signal
 from pathlib import Path
 
+import attrs
 import pytest
 
 from tests.lifecycles.rig import Frontend, alive, commanded, config, serving
 from tests.lifecycles.test_external import slow_stream
 from tests.real_engine._process import ENGINE_ARGUMENTS, ENGINE_ENVIRONMENT
 from vllmfront.errors import EngineDied
-from vllmfront.lifecycles import EngineConfig, ServeConfig
+from vllmfront.lifecycles import EngineConfig, RestartConfig, ServeConfig
 
 pytestmark = pytest.mark.engine
 
@@ -49,6 +50,8 @@ async def test_it_answers_and_stops_without_a_trace(settings: ServeConfig) -> No
 async def test_a_killed_engine_is_told_to_streams_and_leaves_nothing(
     settings: ServeConfig,
 ) -> None:
+    restart = RestartConfig(kind="never")
+    settings = attrs.evolve(settings, engine=attrs.evolve(settings.engine, restart=restart))
     async with serving(settings, budget=300.0) as frontend:
         await frontend.wait_ready()
         below = engine_processes(frontend)

@@ -20,6 +20,7 @@ _COLOURS = {
     "stopping": _BLUE,
     "stopped": _DIM,
     "new": _DIM,
+    "dead": _RED,
     "failed": _RED,
     "stuck": _RED,
     "unreachable": _RED,
@@ -41,7 +42,8 @@ class Painter:
 
     def state(self, state: str, width: int = 0) -> str:
         """Write a state in its colour, padded to *width*."""
-        return self(state.upper().ljust(width), _COLOURS.get(state, _BOLD))
+        text = state.upper().ljust(width)
+        return self(text, _COLOURS.get(state, _BOLD)) if state else text
 
     def dim(self, text: str) -> str:
         return self(text, _DIM)
