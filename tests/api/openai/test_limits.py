@@ -9,6 +9,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from tests.api.openai._harness import CHAT, COMPLETIONS, JSON_TYPE, Api, chat, completion, open_api
 from vllmfront.api.openai import GateLimits, ServiceOptions
+from vllmfront.api.openai._edge import InferenceRoute
+from vllmfront.api.openai._loop_lag import CALM_TICKS, LATE_TICKS
 from vllmfront.engine import FinishReason
 from vllmfront.models import ModelDescription
 from vllmfront.text import Tokenizer
@@ -218,3 +220,34 @@ async def test_without_a_time_limit_there_is_no_deadline(api: Api) -> None:
 
     call.leave()
     await call.finished()
+
+
+async def test_an_overloaded_server_refuses_new_work_and_goes_on_with_what_it_has(
+    model: ModelDescription, tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_api(model, tokenizer, limits=GateLimits(max_loop_lag=1.0)) as api:
+        running = api.post(CHAT, chat(stream=True))
+        add = await api.next_add()
+        route = api.handlers[CHAT]
+        assert isinstance(route, InferenceRoute)
+        for _ in range(LATE_TICKS):
+            route._gate.lag.note(2.5)
+        refused = [
+            await api.answer(CHAT, chat()),
+            await api.answer(COMPLETIONS, completion()),
+            await api.answer("/tokenize", {"prompt": "a"}),
+        ]
+        api.say(add, [500], FinishReason.STOP)
+        served = await running.finished()
+        for _ in range(CALM_TICKS):
+            route._gate.lag.note(0.0)
+        again = await api.answer("/tokenize", {"prompt": "a"})
+
+        assert [writer.status for writer in refused] == [503] * 3
+        assert {writer.json["error"]["reason"] for writer in refused} == {"overloaded"}
+        assert all(int(writer.headers[b"retry-after"]) >= 1 for writer in refused)
+        assert served.events[-1] == DONE
+        assert again.status == 200
+        assert api.ends == {"stop": 1, "refused": 2}
+        assert api.metrics.refusals == {"overloaded": 3}
+    assert "reason=overloaded limit=1 current=2.5" in caplog.text

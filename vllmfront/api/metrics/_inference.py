@@ -61,7 +61,7 @@ def inference_families(
     yield ends
     refused = CounterMetricFamily(
         f"{own_prefix}requests_refused",
-        "Inference requests answered with 503 before they were sent to an engine, by reason.",
+        "Requests answered with 503 before anything was done for them, by reason.",
         labels=["reason"],
     )
     for reason, count in metrics.refusals.items():

@@ -15,7 +15,7 @@ from vllmfront.api.openai._exchange import StreamExchange
 from vllmfront.api.openai._gate import Gate
 from vllmfront.api.openai._service import ServiceSlot
 from vllmfront.engine.metrics import TerminalCause
-from vllmfront.errors import VllmFrontError
+from vllmfront.errors import ServiceUnavailable, VllmFrontError
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -86,9 +86,10 @@ class InferenceRoute:
 class TextRoute:
     """A handler around *serve*, which needs no engine: answers what it raises."""
 
-    def __init__(self, slot: ServiceSlot, gate: Gate, serve: Serve) -> None:
+    def __init__(self, slot: ServiceSlot, gate: Gate, ends: RequestEnds, serve: Serve) -> None:
         self._slot = slot
         self._gate = gate
+        self._ends = ends
         self._serve = serve
 
     async def __call__(self, request: HttpRequest, response: ResponseWriter) -> None:
@@ -98,6 +99,8 @@ class TextRoute:
             await self._serve(request, response)
         except VllmFrontError as error:
             _answer(response, error)
+            if isinstance(error, ServiceUnavailable):
+                self._ends.note_refusal(error)
         except trio.Cancelled:
             if close_cause(request) is TerminalCause.SHUTDOWN:
                 _answer(response, shutting_down())

@@ -61,11 +61,12 @@ class RequestEnds:
         if cause is not TerminalCause.REFUSED:
             _log(call, cause, error)
         elif isinstance(error, ServiceUnavailable):
-            refusals = self._metrics.refusals
-            refusals[error.reason] = refusals.get(error.reason, 0) + 1
-            self._log_refusal(error)
+            self.note_refusal(error)
 
-    def _log_refusal(self, error: ServiceUnavailable) -> None:
+    def note_refusal(self, error: ServiceUnavailable) -> None:
+        """Take down that somebody was told to come again, before anything was done for him."""
+        refusals = self._metrics.refusals
+        refusals[error.reason] = refusals.get(error.reason, 0) + 1
         unlogged = self._unlogged.setdefault(error.reason, _Unlogged())
         unlogged.count += 1
         now = trio.current_time()

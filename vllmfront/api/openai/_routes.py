@@ -53,8 +53,8 @@ class OpenAiRoutes:
             ("POST", "/v1/completions"): InferenceRoute(
                 slot, gate, ends, Completions(slot, offload, self._heads, self._keep_alives)
             ),
-            ("POST", "/tokenize"): TextRoute(slot, gate, Tokenize(slot, offload)),
-            ("POST", "/detokenize"): TextRoute(slot, gate, Detokenize(slot, offload)),
+            ("POST", "/tokenize"): TextRoute(slot, gate, ends, Tokenize(slot, offload)),
+            ("POST", "/detokenize"): TextRoute(slot, gate, ends, Detokenize(slot, offload)),
         }
 
     def __iter__(self) -> Iterator[tuple[str, str, Handler]]:
