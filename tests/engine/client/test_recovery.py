@@ -104,6 +104,25 @@ async def test_with_promised_ids_a_second_try_has_one_of_its_own_all_the_same() 
         assert asked.sink.tokens == [7]
 
 
+async def test_ids_that_are_not_as_unique_as_promised_do_not_meet_in_an_engine() -> None:
+    config = attrs.evolve(CONFIG, randomize_ids=False)
+    async with open_engines(config=config) as (client, [old]), trio.open_nursery() as nursery:
+        old.close()
+        await wait_lost(client)
+        asked = [ask(nursery, client, "mine"), ask(nursery, client, "mine")]
+        await settle()
+        with engine_for(client) as new:
+            await new.join()
+            adds = [await new.receive_add() for _ in range(2)]
+            for token, add in enumerate(adds):
+                new.send_tokens(add.internal_id, [token], FinishReason.STOP)
+            await settle()
+
+        assert adds[0].internal_id != adds[1].internal_id
+        assert sorted(one.sink.tokens for one in asked) == [[0], [1]]
+        assert_idle(client)
+
+
 async def test_another_rank_takes_it_at_once_while_streams_there_go_on() -> None:
     async with open_engines(2) as (client, engines), trio.open_nursery() as nursery:
         moved, stays = ask(nursery, client, "a"), ask(nursery, client, "b")

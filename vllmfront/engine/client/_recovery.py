@@ -164,8 +164,11 @@ class Recovery:
                     yield
 
     def _let_in(self, child: Child, rank: EngineRank) -> None:
-        if not child.frames and not self._renew(child, rank):
-            return
+        if not child.frames:
+            if not self._renew(child, rank):
+                return
+        elif child.internal_id in self._books.children:  # where ids are promised to be unique
+            self._dispatch.rename(child, child.request)
         self._books.unpark(child)
         self._dispatch.post(child, rank)
         assert child.stream is not None
