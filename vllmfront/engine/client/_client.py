@@ -1,6 +1,7 @@
 """The client: requests and calls go in, outputs come out of the streams."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import trio
@@ -12,17 +13,18 @@ from vllmfront.engine.client._buffer import OutputBuffer
 from vllmfront.engine.client._dispatch import Dispatch
 from vllmfront.engine.client._info import ClientSnapshot, EngineInfo
 from vllmfront.engine.client._membership import Membership
+from vllmfront.engine.client._overview import take_levels, take_snapshot
 from vllmfront.engine.client._prepare import Preparation, Sinks
 from vllmfront.engine.client._rank import EngineRank
 from vllmfront.engine.client._request_checks import RequestChecks
 from vllmfront.engine.client._stall import StallWatch
-from vllmfront.engine.client._state import EngineState, RankState
+from vllmfront.engine.client._state import EngineState
 from vllmfront.engine.client._stream import RequestStream
 from vllmfront.engine.client._succession import Succession
 from vllmfront.engine.client._utility import DEFAULT_CALL_SECONDS, UtilityCalls
 from vllmfront.engine.guard import GuardLimits
 from vllmfront.engine.handshake import Roster
-from vllmfront.engine.metrics import EngineLevels, EngineMetrics, TerminalCause
+from vllmfront.engine.metrics import EngineMetrics, TerminalCause
 from vllmfront.errors import EngineDied, RequestRejected, VllmFrontError
 
 
@@ -63,7 +65,7 @@ class EngineClient:
         self._preparation = preparation
         self._roster = roster
         self._stalls = stalls
-        metrics.watch(self._levels)
+        metrics.watch(partial(take_levels, membership, books))
 
     def __repr__(self) -> str:
         return f"<EngineClient {self.state.value}, {self.num_in_flight} requests in flight>"
@@ -286,30 +288,7 @@ class EngineClient:
 
     def snapshot(self) -> ClientSnapshot:
         """Return how everything stands now."""
-        now, error = trio.current_time(), self.error
-        return ClientSnapshot(
-            state=self.state,
-            seconds_in_state=now - self.since,
-            error=None if error is None else str(error),
-            seconds_until_ready=self.seconds_until_ready,
-            ranks=tuple(engine.snapshot() for engine in self._membership.ranks.values()),
-            requests=self.num_in_flight,
-            waiting=self.num_waiting,
-            engine_requests=len(self._books.children) + len(self._books.room),
-            pending_calls=self._calls.num_pending,
-            deadlines=len(self._books.deadlines),
-            resent_requests=self.metrics.num_resent,
-            continued_requests=self.metrics.num_continued,
-        )
-
-    def _levels(self) -> EngineLevels:
-        return EngineLevels(
-            state=self.state.value,
-            states=tuple(state.value for state in EngineState),
-            rank_states={n: one.state.value for n, one in self._membership.ranks.items()},
-            all_rank_states=tuple(state.value for state in RankState),
-            waiting_requests=self.num_waiting,
-        )
+        return take_snapshot(self._membership, self._books, self._calls)
 
     def _engines(self, rank: int | None) -> Iterator[EngineRank]:
         for engine in self._membership.ranks.values():

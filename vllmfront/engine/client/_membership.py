@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 import trio
 
-from vllmfront.engine.client._estimate import Loading, seconds_until_ready
+from vllmfront.engine.client._absence import Loading, seconds_until_ready, unavailable
 from vllmfront.engine.client._info import EngineInfo
 from vllmfront.engine.client._rank import FIRST_WEIGHTS, EngineRank
 from vllmfront.engine.client._state import (
@@ -18,15 +18,12 @@ from vllmfront.engine.client._state import (
 from vllmfront.engine.metrics import EngineMetrics
 from vllmfront.engine.transport import MessageRouter, PeerGone
 from vllmfront.engine.wire import Registration, encode_abort
-from vllmfront.errors import EngineDied, EngineUnavailable, Reason, StartupFailed, VllmFrontError
+from vllmfront.errors import EngineDied, EngineUnavailable, StartupFailed, VllmFrontError
 
 logger = logging.getLogger(__name__)
 
 SERVED_VERSIONS = ("0.32.", "0.33.")
 """Versions that this frontend was tried with."""
-
-_UNKNOWN_RETRY_AFTER = 5.0
-"""Seconds to try again after, where nobody knows how long an engine takes to come back."""
 
 
 class Membership:
@@ -251,25 +248,7 @@ class Membership:
 
     def unavailable(self, rank: int | None = None) -> EngineUnavailable:
         """Return why no engine, or not engine *rank*, can take a request now."""
-        state, error = self.state.value, self.state.error
-        cause = "" if error is None else f": {str(error).rstrip('.')}"
-        if state is EngineState.FAILED:
-            return EngineUnavailable(f"The engine has failed{cause}.", reason=Reason.FAILED)
-        if state is EngineState.LOADING:
-            return EngineUnavailable(
-                "The engine is loading the model; try again later", reason=Reason.LOADING
-            )
-        retry_after = self.seconds_until_ready(rank) or _UNKNOWN_RETRY_AFTER
-        if state is EngineState.STALLED:
-            return EngineUnavailable(
-                f"The engine does not respond{cause}.",
-                reason=Reason.STALLED,
-                retry_after=retry_after,
-            )
-        who = "The engine" if rank is None else f"Engine {rank}"
-        return EngineUnavailable(
-            f"{who} is not back yet{cause}.", reason=Reason.RECOVERING, retry_after=retry_after
-        )
+        return unavailable(self.state.value, self.state.error, rank, self.seconds_until_ready(rank))
 
     def seconds_until_ready(self, rank: int | None = None) -> float | None:
         """Return how long it takes until some engine, or *rank*, serves; None if nobody knows."""

@@ -1,0 +1,40 @@
+"""How a client and its engines stand at one moment, for operators and for metrics."""
+
+import trio
+
+from vllmfront.engine.client._books import Books
+from vllmfront.engine.client._info import ClientSnapshot
+from vllmfront.engine.client._membership import Membership
+from vllmfront.engine.client._state import EngineState, RankState
+from vllmfront.engine.client._utility import UtilityCalls
+from vllmfront.engine.metrics import EngineLevels
+
+
+def take_snapshot(membership: Membership, books: Books, calls: UtilityCalls) -> ClientSnapshot:
+    """Return everything that operators may ask about."""
+    state = membership.state
+    return ClientSnapshot(
+        state=state.value,
+        seconds_in_state=trio.current_time() - state.since,
+        error=None if state.error is None else str(state.error),
+        seconds_until_ready=membership.seconds_until_ready(),
+        ranks=tuple(engine.snapshot() for engine in membership.ranks.values()),
+        requests=books.num_requests,
+        waiting=books.room.num_streams,
+        engine_requests=len(books.children) + len(books.room),
+        pending_calls=calls.num_pending,
+        deadlines=len(books.deadlines),
+        resent_requests=books.metrics.num_resent,
+        continued_requests=books.metrics.num_continued,
+    )
+
+
+def take_levels(membership: Membership, books: Books) -> EngineLevels:
+    """Return what the metrics of a client show of its present."""
+    return EngineLevels(
+        state=membership.state.value.value,
+        states=tuple(state.value for state in EngineState),
+        rank_states={n: engine.state.value for n, engine in membership.ranks.items()},
+        all_rank_states=tuple(state.value for state in RankState),
+        waiting_requests=books.room.num_streams,
+    )
