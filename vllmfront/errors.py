@@ -81,7 +81,6 @@ class Reason(enum.StrEnum):
     """The engine took the request for one that it can serve later."""
 
     PAUSED = "paused"
-    ASLEEP = "asleep"
     DRAINING = "draining"
     """This server is about to end."""
 

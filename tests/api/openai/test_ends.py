@@ -450,3 +450,31 @@ async def test_refusals_for_one_reason_share_a_line_for_a_while(
         ("WARNING", "Refused 100 requests with 503: reason=queue_full limit=10 current=10: full"),
     ]
     assert metrics.refusals == {Reason.QUEUE_FULL: 101, Reason.LOADING: 2}
+
+
+async def test_a_stream_without_an_engine_keeps_its_client_patient_and_goes_on(
+    kept: Api, known: bool
+) -> None:
+    if known:
+        await serve_alike(kept, stream=True, temperature=0)
+    call = kept.post(CHAT, chat(stream=True, temperature=0))
+    add = await kept.next_add()
+    kept.say(add, [500])
+    await kept.heard(add, 1)
+    kept.engine.report_death()
+    await kept.client.wait_lost()
+    [waiting] = kept.slot.waiting_streams
+    assert waiting.on_waiting is not None
+    waiting.on_waiting()
+    comment = call.writer.pieces[-1]
+    await kept.replace_engine()
+    again = await kept.next_add()
+    kept.say(again, [341], FinishReason.STOP)
+    writer = await call.finished()
+
+    assert waiting.begun
+    assert comment == b": keep-alive\n\n"
+    assert again.request.prompt_token_ids == [*add.request.prompt_token_ids, 500]
+    assert writer.events[-1] == DONE
+    assert kept.ends == {"stop": 1}
+    assert kept.slot.waiting_streams == []
