@@ -123,6 +123,7 @@ class Stage:
 
     async def end_successor(self) -> None:
         """Kill the process that has taken over, and wait until that was seen."""
+        assert self.frontend.retired_for > 0
         os.kill(self.frontend.retired_for, signal.SIGKILL)
         await self.leading_again()
 

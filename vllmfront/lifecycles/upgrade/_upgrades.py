@@ -138,10 +138,8 @@ class Upgrades:
                     _LOGGER.error("the upgrade failed, this process goes on: %s", error)  # noqa: TRY400 - no bug of ours
                     reporter.tell(Stage.FAILED, str(error))
                 except Exception:
-                    _LOGGER.exception("a bug in the upgrade")
+                    _LOGGER.exception("a bug in the upgrade; this process goes on")
                     reporter.tell(Stage.FAILED, "a bug in the upgrade; the log tells more")
-                    if self._successor is not None:
-                        self._frontend.stop(f"process {self._successor.pid} has taken over")
                 finally:
                     self._reporter = self._successor = None
 
@@ -165,8 +163,12 @@ class Upgrades:
             if not serving:
                 raise UpgradeFailed("this process was told to stop")
             self._successor = successor
-            await self._frontend.retire(successor.pid)
             _LOGGER.info("process %d serves now; this one ends with its last client", successor.pid)
+            try:
+                await self._frontend.retire(successor.pid)
+            except Exception:
+                _LOGGER.exception("a bug in leaving clients to process %d", successor.pid)
+                self._frontend.stop(f"process {successor.pid} has taken over")
             reporter.tell(Stage.DONE, f"process {successor.pid} serves")
             await self._serve_retired(successor)
 
