@@ -61,7 +61,7 @@ async def test_the_inside_needs_the_admin_key_and_no_log_has_it(
         "admin-key": 200,
         "no-key": 401,
     }
-    assert list(answers["admin-key"].json()) == ["health", "tree", "engines"]
+    assert answers["admin-key"].json().keys() >= {"health", "tree", "engines"}
     assert probe.status_code == 503
     assert "more needs a key" in locked[1]
     assert "more needs another key" in wrong[1]

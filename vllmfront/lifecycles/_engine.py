@@ -47,7 +47,7 @@ class ManagedEngine:
     socket_files: Sequence[str] = ()
     """Unix sockets of ours that nobody would remove if we were killed."""
 
-    async def run(
+    async def run(  # noqa: ASYNC128 (the watch over its process calls it)
         self, stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         """Be the body of a child: ready once the engine serves.
@@ -68,7 +68,7 @@ class ManagedEngine:
         if failure is not None:
             raise failure
 
-    async def _run_process(
+    async def _run_process(  # noqa: ASYNC128 (as above)
         self, nursery: trio.Nursery, stop: trio.Event, task_status: trio.TaskStatus[None]
     ) -> VllmFrontError | None:
         """Run the process; return what went wrong, or None when it was stopped."""

@@ -87,7 +87,7 @@ class _SupervisedEngine:
     supervisor: Supervisor
     restart: RestartConfig
 
-    async def run(
+    async def run(  # noqa: ASYNC128 (the supervisor calls it)
         self, stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         """Be the body of a child: the supervisor's, whose error is put in an operator's words.
