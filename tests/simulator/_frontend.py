@@ -1,5 +1,6 @@
 """A frontend of a few lines on real sockets: what the simulator is tested against."""
 
+import contextlib
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
@@ -7,6 +8,7 @@ from vllmfront.engine import EngineOutput, EngineRequest, SamplingParams
 from vllmfront.engine.transport import (
     MessageReceiver,
     MessageRouter,
+    PeerGone,
     open_context,
     open_receiver,
     open_router,
@@ -65,7 +67,8 @@ class RawFrontend:
             identity, payload = [frame.bytes for frame in await self.handshake.receive()]
             match decode_handshake(payload):
                 case Hello():
-                    self.handshake.send_nowait(identity, [encode_init(addresses)])
+                    with contextlib.suppress(PeerGone):  # it may have died meanwhile
+                        self.handshake.send_nowait(identity, [encode_init(addresses)])
                 case Ready():
                     ready += 1
         while len(self.registrations) < ranks:

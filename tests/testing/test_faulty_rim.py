@@ -1,5 +1,6 @@
 """Faults over real sockets: each one really happens, and happens at its count."""
 
+import contextlib
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
@@ -63,6 +64,22 @@ class Pair:
         while (batch := await self.frontend.batch()).rows:
             said += [row[1] for row in batch.rows]
         return said
+
+    async def reach(self) -> None:
+        """Return once the present engine hears us, and we it."""
+        while True:
+            with contextlib.suppress(PeerGone):
+                self.frontend.call("is_sleeping")
+            with trio.move_on_after(0.05):
+                while (await self.frontend.batch()).utility is None:
+                    pass
+                return
+
+    async def rows(self) -> int:
+        """Return the number of rows of the next message that has some."""
+        while not (rows := (await self.frontend.batch()).rows):
+            pass
+        return len(rows)
 
     async def gone(self) -> None:
         while True:
@@ -254,7 +271,7 @@ async def test_a_mute_engine_never_answers_a_call() -> None:
 async def test_an_engine_dies_in_the_handshake_and_comes_back(phase: int) -> None:
     fault = Fault(kind=FaultKind.CRASH, on=Moment.START, at=phase, life=0)
     async with open_pair(fault, rejoin_after=0.0) as pair:
-        await pair.simulator.wait_ready()
+        await pair.reach()
         tokens = await pair.frontend.tokens(request())
 
     assert len(tokens) == 3
@@ -287,13 +304,15 @@ async def test_a_timed_fault_strikes_an_idle_engine() -> None:
 
 async def test_counts_begin_anew_with_each_life() -> None:
     crash = Fault(kind=FaultKind.CRASH, at=2)
-    async with open_pair(crash, rejoin_after=0.0) as pair:
+    async with open_pair(crash, step_time=0.02, rejoin_after=0.0) as pair:
         for life in range(3):
             if life:
                 await pair.frontend.shake_hands()
+                await pair.reach()
             pair.frontend.add(request(max_tokens=9))
-            await pair.frontend.batch()
-            await pair.gone()
+            await pair.rows()
+            while len(pair.injected) == life:  # noqa: ASYNC110 (it tells no event)
+                await trio.sleep(0.001)
 
     assert [one.life for one in pair.injected] == [0, 1, 2]
 
