@@ -409,6 +409,27 @@ async def test_giving_up_ends_those_that_wait_with_the_reason() -> None:
         assert_idle(client)
 
 
+async def test_nobody_waits_for_an_engine_that_is_being_stopped() -> None:
+    async with open_engines() as (client, [old]), trio.open_nursery() as nursery:
+        lost = ask(nursery, client)
+        await old.receive_add()
+        client.expect_end()
+        old.close()
+        await wait_lost(client)
+        new = ask(nursery, client, "new")
+        await settle()
+
+        assert isinstance(lost.error, RequestInterrupted)
+        assert isinstance(new.error, EngineUnavailable)
+        assert new.error.reason is Reason.DRAINING
+        client.expect_engine()
+        late = ask(nursery, client, "late")
+        await settle()
+        assert late.error is None
+        nursery.cancel_scope.cancel()
+    assert_idle(client)
+
+
 async def test_one_that_is_pinned_waits_for_its_rank_alone() -> None:
     async with open_engines(2) as (client, engines), trio.open_nursery() as nursery:
         engines[0].close()

@@ -273,7 +273,10 @@ class EngineClient:
         self._membership.give_up(error)
 
     def expect_end(self) -> None:
-        """Take note that the engines are about to be stopped: what is lost now is no error."""
+        """Take note that the engines are about to be stopped, until ``expect_engine``.
+
+        What is lost now is no error, and nobody waits for another.
+        """
         self._membership.ending = True
 
     def report_death(self, reason: str | VllmFrontError, rank: int | None = None) -> None:

@@ -16,7 +16,13 @@ from vllmfront.engine.metrics import TerminalCause
 from vllmfront.engine.routing import choose
 from vllmfront.engine.transport import PeerGone
 from vllmfront.engine.wire import encode_add
-from vllmfront.errors import RequestRejected, RequestTimedOut, VllmFrontError
+from vllmfront.errors import (
+    EngineUnavailable,
+    Reason,
+    RequestRejected,
+    RequestTimedOut,
+    VllmFrontError,
+)
 
 MAX_POSTED = 16
 """Requests that wait for each other: more would delay the first, and save little."""
@@ -96,6 +102,8 @@ class Dispatch:
             return None  # others may stand before it, and are let in with it
         if state in _NOT_AWAITED or self._room.patience == 0:
             return membership.unavailable(pin)
+        if membership.ending:
+            return EngineUnavailable("The engine is being stopped.", reason=Reason.DRAINING)
         estimate = membership.seconds_until_ready(pin)
         if estimate is not None and estimate > self._room.patience:
             return membership.unavailable(pin)

@@ -112,6 +112,7 @@ class Membership:
         engine.enter(RankEvent.STARTED)
         engine.expected = True
         engine.cut_off = False
+        self.ending = False
         self._update()
 
     def engine_arrived(self, rank: int) -> None:
