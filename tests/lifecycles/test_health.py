@@ -33,11 +33,8 @@ def report(
     *,
     loaded: bool = True,
     draining: Draining | None = None,
-    next_try: float | None = None,
 ) -> HealthReport:
-    return assess(
-        snapshot, now=NOW, started=STARTED, loaded=loaded, draining=draining, next_try=next_try
-    )
+    return assess(snapshot, now=NOW, started=STARTED, loaded=loaded, draining=draining)
 
 
 @pytest.mark.parametrize(
@@ -116,16 +113,11 @@ def test_a_server_that_ends_because_it_has_failed_has_failed() -> None:
     assert told.state is ServingState.FAILED
 
 
-@pytest.mark.parametrize(
-    ("until", "next_try", "expected"),
-    [(20.0, 104.0, 24.0), (20.0, None, 20.0), (20.0, 99.0, 20.0), (None, 104.0, None)],
-)
-def test_the_estimate_is_the_pause_and_the_last_load(
-    until: float | None, next_try: float | None, expected: float | None
-) -> None:
+@pytest.mark.parametrize("until", [20.0, None])
+def test_a_recovery_has_the_clients_estimate(until: float | None) -> None:
     snapshot = engines(EngineState.RECOVERING, RankState.DEAD, error="gone", until=until)
 
-    assert report(snapshot, next_try=next_try).retry_after == expected
+    assert report(snapshot).retry_after == until
 
 
 def test_only_a_recovery_is_estimated() -> None:

@@ -263,18 +263,22 @@ async def test_a_first_start_that_fails_ends_the_program(tmp_path: Path) -> None
 
 
 async def test_backoff_is_shown_with_its_next_try(tmp_path: Path) -> None:
-    settings, program = engine(tmp_path, restart=RestartConfig(backoff=30.0, backoff_cap=30.0))
+    settings, program = engine(tmp_path, restart=RestartConfig(backoff=60.0))
     async with serving(settings) as frontend:
         await frontend.wait_ready()
         kill(program.pids()[0])
         shown = await wait_process(frontend, state="backoff")
         health = await ready(frontend)
+        refused = await frontend.generate()
 
-    assert 20.0 < shown["next_try"] <= 30.0
+    assert 50.0 < shown["next_try"] <= 60.0
     assert shown["generation"] == 1
     assert health["state"] == "recovering"
     assert health["reason"] == "The engine process was killed by SIGKILL (9)"
-    assert health["retry_after"] > 20
+    assert health["retry_after"] > 50
+    assert refused.status_code == 503
+    assert refused.json()["error"]["reason"] == "recovering"
+    assert int(refused.headers["retry-after"]) > 50
     assert frontend.error is None
     assert len(program.pids()) == 1
 

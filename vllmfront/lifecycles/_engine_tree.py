@@ -62,7 +62,7 @@ def supervised_engine(
 
 @attrs.frozen
 class _Herald:
-    """Tells the client that nobody will start another engine, once that is so."""
+    """Tells the client when another engine is started, and that none is, once that is so."""
 
     client: EngineClient
     restart: RestartConfig
@@ -74,6 +74,8 @@ class _Herald:
                 came_up = self.client.state is not EngineState.LOADING
                 verdict = _verdict(self.restart) if came_up else _NOT_STARTED
                 self.client.give_up(EngineDied(f"{verdict}: {_line(last)}"))
+            case ChildFailed(response=Response.RESTART, delay=float(delay)):
+                self.client.delay_engine(delay)
             case RestartDropped() | ChildFailed(response=Response.STOP | Response.DROP):
                 self.client.give_up(
                     EngineUnavailable("The server is shutting down.", reason=Reason.DRAINING)

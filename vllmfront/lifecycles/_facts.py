@@ -8,7 +8,6 @@ import trio
 from vllmfront.api.routes import HealthReport, SupervisionReport
 from vllmfront.engine import ClientSnapshot, EngineClient, MetricsSnapshot
 from vllmfront.lifecycles._config import ServeConfig
-from vllmfront.lifecycles._engine_tree import ENGINE
 from vllmfront.lifecycles._health import Draining, assess
 from vllmfront.lifecycles._model import DrainingSlot, served_names
 from vllmfront.supervisor import Shutdown, SupervisorSnapshot
@@ -28,27 +27,25 @@ class Facts:
 
     def health(self) -> HealthReport:
         """Sum up what a request sent now may expect."""
-        return self._health(self.client.snapshot(), self.tree())
+        return self._health(self.client.snapshot())
 
     def supervision(self) -> SupervisionReport:
         """Show what runs inside."""
         engines, tree = self.client.snapshot(), self.tree()
         return SupervisionReport(
-            health=self._health(engines, tree),
+            health=self._health(engines),
             tree=tree,
             engines=engines,
             tasks=trio.lowlevel.current_statistics().tasks_living,
         )
 
-    def _health(self, engines: ClientSnapshot, tree: SupervisorSnapshot) -> HealthReport:
-        below = (child.tree for child in tree.children if child.name == ENGINE)
+    def _health(self, engines: ClientSnapshot) -> HealthReport:
         return assess(
             engines,
             now=trio.current_time(),
             started=self.started,
             loaded=self.slot.filled,
             draining=self._draining(),
-            next_try=next((each.next_try for each in below if each is not None), None),
         )
 
     def _draining(self) -> Draining | None:

@@ -31,7 +31,6 @@ def assess(
     started: float,
     loaded: bool,
     draining: Draining | None,
-    next_try: float | None,
 ) -> HealthReport:
     """Sum up what a request sent now may expect.
 
@@ -41,7 +40,6 @@ def assess(
         started: When the server started.
         loaded: Whether the model's files have been read.
         draining: The end that has begun, if it has.
-        next_try: When the managed engine is started again, if it waits for that.
     """
     state, since = _STATES[engines.state], now - engines.seconds_in_state
     if draining is not None and state is not ServingState.FAILED:
@@ -50,10 +48,7 @@ def assess(
     if state is ServingState.READY and not loaded:
         reason = "the model's files are being read"
         return HealthReport(state=ServingState.LOADING, reason=reason, since=started)
-    retry_after = None
-    if state is ServingState.RECOVERING and engines.seconds_until_ready is not None:
-        wait = 0.0 if next_try is None else max(0.0, next_try - now)
-        retry_after = wait + engines.seconds_until_ready
+    retry_after = engines.seconds_until_ready if state is ServingState.RECOVERING else None
     reason = _reason(engines, state)
     return HealthReport(state=state, reason=reason, since=since, retry_after=retry_after)
 

@@ -19,6 +19,8 @@ from vllmfront.errors import EngineDied, Reason
         ([], None),
         ([Loading(RankState.DEAD, 0.0, None)], None),
         ([Loading(RankState.DEAD, 500.0, 40.0)], 40.0),
+        ([Loading(RankState.DEAD, 500.0, 40.0, 15.0)], 55.0),
+        ([Loading(RankState.LOADING, 10.0, 40.0, 15.0)], 30.0),
         ([Loading(RankState.LOADING, 15.0, 40.0)], 25.0),
         ([Loading(RankState.LOADING, 41.0, 40.0)], LEAST_SECONDS),
         ([Loading(RankState.LOADING, 15.0, 40.0), Loading(RankState.DEAD, 0.0, 20.0)], 20.0),

@@ -25,18 +25,22 @@ class Loading:
     load_seconds: float | None
     """How long it took the last time."""
 
+    seconds_until_start: float = 0.0
+    """Until a process is started in place of one that is dead, as far as somebody said."""
+
 
 def seconds_until_ready(ranks: Iterable[Loading]) -> float | None:
     """Return after how many seconds the first of *ranks* may serve; None where nobody knows.
 
-    One that is dead counts as if it began to load now: whether it does is not known.
+    One that is dead counts as if it began to load when it is to be started, or now.
     """
     estimates: list[float] = []
     for rank in ranks:
         if rank.load_seconds is None:
             return None
-        gone = rank.seconds_loading if rank.state is RankState.LOADING else 0.0
-        estimates.append(max(LEAST_SECONDS, rank.load_seconds - gone))
+        loading = rank.state is RankState.LOADING
+        ahead = -rank.seconds_loading if loading else rank.seconds_until_start
+        estimates.append(max(LEAST_SECONDS, rank.load_seconds + ahead))
     return min(estimates, default=None)
 
 

@@ -255,6 +255,15 @@ class EngineClient:
         self._stalls.note_call(method, engines)
         return results
 
+    def delay_engine(self, seconds: float, rank: int | None = None) -> None:
+        """Take note that in so many seconds a process will be started for one *rank*, or for all.
+
+        For who manages processes: estimates of when engines are back count from there.
+        """
+        start_at = trio.current_time() + seconds
+        for engine in self._engines(rank):
+            self._membership.engine_delayed(engine.rank, start_at)
+
     def expect_engine(self, rank: int | None = None) -> None:
         """Take note that a process was started for one *rank*, or for all: they load now.
 

@@ -103,6 +103,11 @@ class Membership:
             return False
         return True
 
+    def engine_delayed(self, rank: int, start_at: float) -> None:
+        """Take note that a process of *rank* is to be started, but not before *start_at*."""
+        self.ranks[rank].start_at = start_at
+        self._update()
+
     def engine_expected(self, rank: int) -> None:
         """Take note that a process of *rank* was started, which will say HELLO."""
         engine = self.ranks[rank]
@@ -256,7 +261,12 @@ class Membership:
         now = trio.current_time()
         ranks = self.ranks.values() if rank is None else [self.ranks[rank]]
         return seconds_until_ready(
-            Loading(one.state, now - one.loading_since, one.load_seconds)
+            Loading(
+                one.state,
+                now - one.loading_since,
+                one.load_seconds,
+                max(0.0, (one.start_at or now) - now),
+            )
             for one in ranks
             if not one.state.connected
         )

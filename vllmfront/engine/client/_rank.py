@@ -66,6 +66,9 @@ class EngineRank:
         self.loading_since = self.since
         """When the newest process was started, as far as that is known, or said HELLO."""
 
+        self.start_at: float | None = None
+        """When its next process is to be started, if somebody said so."""
+
         self.load_seconds: float | None = None
         """How long the last one that joined took from there."""
 
@@ -81,7 +84,7 @@ class EngineRank:
         if state is not self.state:
             self.state, self.since = state, now
         if event is RankEvent.STARTED and not self.expected:
-            self.loading_since = now
+            self.loading_since, self.start_at = now, None
         elif event is RankEvent.JOINED:
             self.load_seconds = now - self.loading_since
 
