@@ -216,6 +216,12 @@ async def test_a_killed_frontend_leaves_nothing(
     assert phase == "starting" or len(below) >= 2
 
 
+def engines_below(pid: int) -> list[int]:
+    """List the stand-ins that the frontend *pid* runs."""
+    below = descendants(pid)
+    return [each for each in commanded("vllmfront simulate") if each in below and alive(each)]
+
+
 @asynccontextmanager
 async def _reached(phase: str, uds: Path, pid: int) -> AsyncGenerator[None]:
     """Wait until the frontend is in that phase, and keep it there."""
@@ -228,9 +234,9 @@ async def _reached(phase: str, uds: Path, pid: int) -> AsyncGenerator[None]:
     async with httpx.AsyncClient(transport=transport, base_url="http://x") as http:
         await wait_health(http, 200)
         if phase == "restarting":
-            first = descendants(pid)[-1]
+            (first,) = engines_below(pid)
             os.kill(first, signal.SIGKILL)
-            await wait_until(lambda: not alive(first) and len(descendants(pid)) >= 2)
+            await wait_until(lambda: engines_below(pid) not in ([], [first]))
             yield
             return
         body = {"prompt": "hi", "max_tokens": 20_000, "stream": True}
