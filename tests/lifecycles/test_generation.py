@@ -22,7 +22,8 @@ from vllmfront.api.http import (
 from vllmfront.engine import EngineLegacy, open_engine_client
 from vllmfront.errors import ConfigurationError
 from vllmfront.lifecycles._custody import EngineCustody
-from vllmfront.lifecycles._generation import Generation, check_ranks, end_with_us
+from vllmfront.lifecycles._generation import Generation, end_with_us
+from vllmfront.lifecycles._heritage import check_ranks
 from vllmfront.lifecycles.upgrade import PidFile
 from vllmfront.lifecycles.upgrade._pid_file import read_pid
 from vllmfront.supervisor import Notifier, Shutdown

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
-from vllmfront.api.http import HttpServer, Listener, adopt_listener
+from vllmfront.api.http import HttpServer, Listener
 from vllmfront.engine import EngineClient, EngineLegacy, Inheritance
 from vllmfront.errors import ConfigurationError
 from vllmfront.lifecycles._custody import EngineCustody
@@ -221,31 +221,15 @@ async def open_upgrades(generation: Generation, trigger: UpgradeTrigger) -> Asyn
     trigger.upgrades = upgrades
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(upgrades.serve)
-            nursery.start_soon(generation.serve_presence)
+            # Both wait for what happens within the block.
+            nursery.start_soon(upgrades.serve)  # noqa: ASYNC113
+            nursery.start_soon(generation.serve_presence)  # noqa: ASYNC113
             yield
             nursery.cancel_scope.cancel(reason="everything has ended")
     finally:
         trigger.upgrades = None
         if generation.pid_file is not None:
             generation.pid_file.remove()
-
-
-@asynccontextmanager
-async def adopt_listeners(held: Sequence[HeldListener]) -> AsyncGenerator[list[Listener]]:
-    """Serve the sockets that the process before us has left, for as long as the block runs.
-
-    Their files are removed by whoever is alone in the end: see ``Generation.lead``.
-
-    Raises:
-        ConfigurationError: A descriptor is no listening socket.
-    """
-    listeners = [adopt_listener(each.descriptor, each.name) for each in held]
-    try:
-        yield listeners
-    finally:
-        for listener in listeners:
-            listener.close()
 
 
 def end_with_us(pid: int, environ: Mapping[str, str], *, notified: bool) -> str | None:
@@ -258,25 +242,6 @@ def end_with_us(pid: int, environ: Mapping[str, str], *, notified: bool) -> str 
             "give the unit Type=notify-reload"
         )
     return None
-
-
-def check_ranks(legacy: EngineLegacy, ranks: Sequence[int]) -> None:
-    """Make sure that the engines which come down to us are those that we are to serve.
-
-    Raises:
-        ConfigurationError: They are not.
-    """
-    known = sorted({*legacy.registrations, *legacy.lost})
-    if known != list(ranks):
-        raise ConfigurationError(
-            f"the running process has engines {known}, this one is to serve {list(ranks)}: restart"
-        )
-
-
-def files_of(estate: Estate | None) -> dict[str, tuple[str, int, int]]:
-    """Return the files of Unix sockets that the process before us leaves, by listener."""
-    held = () if estate is None else estate.listeners
-    return {each.name: each.unlink for each in held if each.unlink is not None}
 
 
 @attrs.frozen

@@ -19,31 +19,17 @@ import trio
 from vllmfront.api.http import ListenConfig as HttpListenConfig
 from vllmfront.api.http import Listener, open_listeners
 from vllmfront.engine import EngineClient, EngineClientConfig, open_engine_client
-from vllmfront.engine.transport import remove_stale_sockets
 from vllmfront.environment import switch
 from vllmfront.errors import RestartLimitExceeded
 from vllmfront.lifecycles._api import FLUSH_BUDGET
 from vllmfront.lifecycles._config import ListenConfig, ServeConfig
 from vllmfront.lifecycles._custody import EngineCustody
 from vllmfront.lifecycles._engine import REAP_BUDGET, STOP_BUDGET
-from vllmfront.lifecycles._generation import (
-    Generation,
-    UpgradeTrigger,
-    adopt_listeners,
-    check_ranks,
-    files_of,
-    open_upgrades,
-)
-from vllmfront.lifecycles._model import load_files
+from vllmfront.lifecycles._generation import Generation, UpgradeTrigger, open_upgrades
+from vllmfront.lifecycles._heritage import Heritage, adopt_listeners, open_heritage
 from vllmfront.lifecycles._service import open_service
 from vllmfront.lifecycles._tree import Parts, plan_tree
-from vllmfront.lifecycles.upgrade import (
-    Estate,
-    PidFile,
-    Predecessor,
-    check_free,
-    open_predecessor,
-)
+from vllmfront.lifecycles.upgrade import PidFile
 from vllmfront.supervisor import Shutdown
 
 _LOGGER = logging.getLogger(__name__)
@@ -78,56 +64,46 @@ async def serve(  # noqa: ASYNC128 (the child that listens calls it)
     config.check()
     path = config.listen.pid_file
     pid_file = None if path is None else Path(path).absolute()  # noqa: ASYNC240 - looks at nothing
-    async with open_predecessor(os.environ) as predecessor:
-        preloaded, estate = None, None
-        if predecessor is not None:
-            check_ranks(predecessor.estate.engines.legacy, _client_config(config).ranks)
-            preloaded = await load_files(config)
-            estate = await predecessor.take_over()
-        elif pid_file is not None:
-            check_free(pid_file)
-        shutdown = Shutdown(
-            budget=config.server.shutdown_timeout, margin=FLUSH_BUDGET + STOP_BUDGET + REAP_BUDGET
+    engines = _client_config(config)
+    shutdown = Shutdown(
+        budget=config.server.shutdown_timeout, margin=FLUSH_BUDGET + STOP_BUDGET + REAP_BUDGET
+    )
+    trigger = UpgradeTrigger()
+    async with (
+        open_heritage(config, engines.ranks, pid_file) as heritage,
+        open_service(shutdown, reload_log_level=reload_log_level, hand_over=trigger) as service,
+        _open_ears(config.listen, heritage) as ears,
+        open_engine_client(engines, inheritance=heritage.engines) as client,
+    ):
+        generation = Generation(
+            client=client,
+            listeners=ears,
+            custody=EngineCustody(heritage.process),
+            shutdown=shutdown,
+            notifier=service.notifier,
+            pid_file=None if pid_file is None else PidFile(pid_file),
+            predecessor=heritage.predecessor,
+            managed=config.engine.managed,
+            files=heritage.files,
         )
-        if estate is None:
-            await trio.to_thread.run_sync(remove_stale_sockets)
-        trigger = UpgradeTrigger()
-        async with (
-            open_service(shutdown, reload_log_level=reload_log_level, hand_over=trigger) as service,
-            _open_ears(config.listen, estate) as ears,
-            open_engine_client(
-                _client_config(config), inheritance=None if estate is None else estate.engines
-            ) as client,
-        ):
-            generation = Generation(
-                client=client,
-                listeners=ears,
-                custody=EngineCustody(None if estate is None else estate.process),
-                shutdown=shutdown,
-                notifier=service.notifier,
-                pid_file=None if pid_file is None else PidFile(pid_file),
-                predecessor=predecessor,
-                managed=config.engine.managed,
-                files=files_of(estate),
-            )
-            async with open_upgrades(generation, trigger):
-                _announce(config, ears, client, predecessor)
-                root = plan_tree(
-                    Parts(
-                        config=config,
-                        listeners=ears,
-                        client=client,
-                        shutdown=shutdown,
-                        service=service,
-                        generation=generation,
-                        preloaded=preloaded,
-                        on_loaded=on_loaded,
-                    )
+        async with open_upgrades(generation, trigger):
+            _announce(config, ears, client, heritage)
+            root = plan_tree(
+                Parts(
+                    config=config,
+                    listeners=ears,
+                    client=client,
+                    shutdown=shutdown,
+                    service=service,
+                    generation=generation,
+                    preloaded=heritage.model,
+                    on_loaded=on_loaded,
                 )
-                serving = Serving(listeners=ears, handshake_address=client.handshake_address)
-                readiness = _Readiness(task_status, serving, generation.ready)
-                with _told_by_the_lowest():
-                    await root.run(shutdown.requested, task_status=readiness)
+            )
+            serving = Serving(listeners=ears, handshake_address=client.handshake_address)
+            readiness = _Readiness(task_status, serving, generation.ready)
+            with _told_by_the_lowest():
+                await root.run(shutdown.requested, task_status=readiness)
     _LOGGER.info("stopped")
 
 
@@ -160,11 +136,11 @@ class _Readiness:
 
 
 def _open_ears(
-    listen: ListenConfig, estate: Estate | None
+    listen: ListenConfig, heritage: Heritage
 ) -> AbstractAsyncContextManager[list[Listener]]:
     """Open the sockets for HTTP, or those of the process before us."""
-    if estate is not None:
-        return adopt_listeners(estate.listeners)
+    if heritage.estate is not None:
+        return adopt_listeners(heritage.estate.listeners)
     return open_listeners(_listen_config(listen))
 
 
@@ -206,13 +182,13 @@ def _announce(
     config: ServeConfig,
     listeners: list[Listener],
     client: EngineClient,
-    predecessor: Predecessor | None,
+    heritage: Heritage,
 ) -> None:
     scheme = "http" if config.server.tls.certfile is None else "https"
     for listener in listeners:
         _LOGGER.info("listening on %s", _url(scheme, listener))
-    if predecessor is not None:
-        _LOGGER.info("taking over from process %d, with its engines", predecessor.pid)
+    if heritage.predecessor is not None:
+        _LOGGER.info("taking over from process %d, with its engines", heritage.predecessor.pid)
         return
     if config.engine.managed:
         return

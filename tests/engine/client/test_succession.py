@@ -114,20 +114,22 @@ async def test_streams_of_both_generations_run_at_once() -> None:
         async def count(client: EngineClient) -> None:
             counts.append(await tokens_of(client))
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(count, first)
-            await wait_until(lambda: first.num_in_flight == 1)
+        async def count_with_successor() -> None:
             async with successor(first) as second:
-                nursery.start_soon(count, second)
                 assert state_of(second) is EngineState.READY
                 assert second.max_model_len == first.max_model_len
                 assert second.handshake_address == first.handshake_address
                 assert await second.call_utility("is_sleeping") == [False]
-                await wait_until(lambda: len(counts) == 2)
+                await count(second)
+                assert_idle(second)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(count, first)
+            await wait_until(lambda: first.num_in_flight == 1)
+            nursery.start_soon(count_with_successor)
 
         assert counts == [100, 100]
         assert_idle(first)
-        assert_idle(second)
 
 
 @pytest.mark.parametrize("all_local", [True, False])

@@ -154,6 +154,7 @@ async def open_stage(
     upgrades = Upgrades(frontend, plan, shutdown, pid_file=PidFile(pid_file))
     with trio.fail_after(20), open_reports(pid_file) as reports:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(upgrades.serve)
+            # It waits for what the test asks for.
+            nursery.start_soon(upgrades.serve)  # noqa: ASYNC113
             yield Stage(frontend, upgrades, reports, shutdown, nursery)
             nursery.cancel_scope.cancel(reason="the test is over")

@@ -141,7 +141,7 @@ async def test_the_old_process_is_told_to_stop_with_us() -> None:
 
 async def test_why_we_cannot_follow_is_told() -> None:
     async with open_old() as (old, environ):
-        with pytest.raises(ExceptionGroup):
+        with pytest.RaisesGroup(StartupFailed, TypeError):
             async with open_predecessor(environ) as predecessor:
                 assert predecessor is not None
                 close_all(predecessor.estate)

@@ -38,7 +38,8 @@ class Predecessor:
 
         self._channel = channel
         self._message = message
-        self._serving = False
+        self.followed = False
+        """Whether it knows that we serve."""
 
     def __repr__(self) -> str:
         return f"<Predecessor pid={self.pid}{' gone' * self.gone.is_set()}>"
@@ -62,7 +63,7 @@ class Predecessor:
 
     async def say_serving(self) -> None:
         """Say that clients are served here from now on."""
-        self._serving = True
+        self.followed = True
         await self._say(Word.SERVING)
 
     async def serve(self, shutdown: Shutdown, alone: Callable[[], None]) -> None:
@@ -79,11 +80,6 @@ class Predecessor:
         for event in (shutdown.requested, shutdown.hurried):
             await event.wait()
             await self._say(Word.STOPPING)
-
-    async def give_up(self, reason: str) -> None:
-        """Say why we cannot follow, unless we do already."""
-        if not self._serving:
-            await _say_failed(self._channel, reason)
 
     async def _say(self, word: Word) -> None:
         try:
@@ -120,19 +116,13 @@ async def open_predecessor(
             predecessor = Predecessor(channel, message)
             yield predecessor
         except Exception as error:
-            if predecessor is not None:
-                await predecessor.give_up(_reason(error))
-            else:
-                await _say_failed(channel, _reason(error))
+            if predecessor is None or not predecessor.followed:
+                with (
+                    trio.move_on_after(_LAST_WORD_BUDGET, shield=True),
+                    suppress(trio.BrokenResourceError),
+                ):
+                    await channel.send({"word": Word.FAILED, "reason": _reason(error)})
             raise
-
-
-async def _say_failed(channel: Channel, reason: str) -> None:
-    with (
-        trio.move_on_after(_LAST_WORD_BUDGET, shield=True),
-        suppress(trio.BrokenResourceError),
-    ):
-        await channel.send({"word": Word.FAILED, "reason": reason})
 
 
 def _reason(error: BaseException) -> str:

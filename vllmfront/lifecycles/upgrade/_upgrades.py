@@ -158,7 +158,8 @@ class Upgrades:
                     serving = True
             finally:
                 if not serving:
-                    await _end(successor)
+                    with trio.move_on_after(_KILL_BUDGET, shield=True):
+                        await successor.kill()
                     self._frontend.lead()
             if not serving:
                 raise UpgradeFailed("this process was told to stop")
@@ -195,7 +196,8 @@ class Upgrades:
             await successor.wait_end()
             self._frontend.lead()
             return
-        await _end(successor)
+        with trio.move_on_after(_KILL_BUDGET):
+            await successor.kill()
         self._frontend.lead()
         await self._frontend.announce()
         _LOGGER.error("process %d, which took over, is gone; this one serves again", successor.pid)
@@ -204,11 +206,6 @@ class Upgrades:
         await self._frontend.wait_idle()
         if successor.process.poll() is None:
             self._frontend.stop(f"process {successor.pid} has taken over")
-
-
-async def _end(successor: Successor) -> None:
-    with trio.move_on_after(_KILL_BUDGET, shield=True):
-        await successor.kill()
 
 
 async def _listen(successor: Successor) -> Word | None:
