@@ -246,7 +246,7 @@ async def test_start_up_fails_without_a_hello(autojump_clock: MockClock) -> None
 async def test_start_up_fails_without_a_later_step(
     step: str, done: list[Callable[[FakeEngine], None]]
 ) -> None:
-    config = attrs.evolve(CONFIG, ready_timeout=0.1)
+    config = attrs.evolve(CONFIG, ready_timeout=0.5)
     with pytest.RaisesGroup(pytest.RaisesExc(StartupFailed, match=f"no {step} from engine 0")):
         async with open_engine_client(config) as client:
             with engine_for(client) as engine:
