@@ -78,7 +78,13 @@ class Faults:
 
 @asynccontextmanager
 async def open_external(
-    folder: Path, faults: Faults, *, ranks: int, step_ms: float, python: str
+    folder: Path,
+    faults: Faults,
+    options: Sequence[str] = (),
+    *,
+    ranks: int,
+    step_ms: float,
+    python: str,
 ) -> AsyncGenerator[Deployment]:
     """Serve *ranks* engines that an operator keeps alive."""
     stations = [
@@ -92,8 +98,8 @@ async def open_external(
         )
         for rank in range(ranks)
     ]
-    options = ["--data-parallel-size-local", "0", "--data-parallel-size", str(ranks)]
-    async with open_frontend(folder / "frontend.log", options, python) as frontend:
+    words = ["--data-parallel-size-local", "0", "--data-parallel-size", str(ranks), *options]
+    async with open_frontend(folder / "frontend.log", words, python) as frontend:
         while (handshake := frontend.handshake()) is None:  # noqa: ASYNC110 (it is in a log)
             await trio.sleep(POLL_SECONDS)
         async with trio.open_nursery() as nursery:

@@ -63,6 +63,9 @@ class Soak:
     spacing: int = 75
     """Messages with outputs that a rank sends from one fault to the next, on average."""
 
+    kinds: Sequence[FaultKind] = KINDS
+    """Of engine faults; without any, programs do not fail either."""
+
     step_ms: float = 5.0
     patience: float = 5.0
     """Seconds that a client waits whose request may have lost its end to a fault."""
@@ -75,10 +78,13 @@ class Soak:
         ranks = RANKS if name == "external" else 1
         seed = self.seed if name == "external" else ~self.seed
         odds = Odds(
-            kinds=KINDS, per_life=FAULTS_A_LIFE, within=FAULTS_A_LIFE * self.spacing, start=0.15
+            kinds=self.kinds,
+            per_life=FAULTS_A_LIFE,
+            within=FAULTS_A_LIFE * self.spacing,
+            start=0.15,
         )
         plan = FaultPlan.from_seed(seed, ranks=ranks, lives=LIVES, odds=odds)
-        processes = [_process_faults(rank) for rank in range(ranks)]
+        processes = [_process_faults(rank) if self.kinds else () for rank in range(ranks)]
         return Faults(plan=plan, processes=processes)
 
 

@@ -215,15 +215,15 @@ async def test_a_hanging_engine_stays_connected_and_says_nothing() -> None:
 async def test_a_stalled_engine_goes_on_where_it_was() -> None:
     tokens = await healthy_tokens()
     async with open_pair(Fault(kind=FaultKind.STALL, at=2, seconds=STALL)) as pair:
-        started = trio.current_time()
         pair.frontend.add(request(max_tokens=6))
         said = [(await pair.frontend.batch()).rows[0][1] for _ in range(2)]
-        before = trio.current_time() - started
-        said += [(await pair.frontend.batch()).rows[0][1] for _ in range(4)]
-        after = trio.current_time() - started
+        spoke = trio.current_time()
+        said.append((await pair.frontend.batch()).rows[0][1])
+        silent = trio.current_time() - spoke
+        said += [(await pair.frontend.batch()).rows[0][1] for _ in range(3)]
 
     assert flat(said) == tokens
-    assert before < STALL <= after
+    assert silent > STALL / 2
 
 
 async def test_a_slow_engine_takes_longer_for_each_message() -> None:

@@ -50,9 +50,9 @@ def test_a_life_can_end_at_its_start(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fault", "status"),
     [
-        (ProcessFault(kind=ProcessFaultKind.EXIT, seconds=0.2), 0),
-        (ProcessFault(kind=ProcessFaultKind.EXIT, seconds=0.2, status=7), 7),
-        (ProcessFault(kind=ProcessFaultKind.KILL, seconds=0.2), -signal.SIGKILL),
+        (ProcessFault(kind=ProcessFaultKind.EXIT, seconds=0.4), 0),
+        (ProcessFault(kind=ProcessFaultKind.EXIT, seconds=0.4, status=7), 7),
+        (ProcessFault(kind=ProcessFaultKind.KILL, seconds=0.4), -signal.SIGKILL),
     ],
 )
 def test_a_life_can_end_after_a_while(tmp_path: Path, fault: ProcessFault, status: int) -> None:
