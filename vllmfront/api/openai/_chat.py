@@ -13,14 +13,13 @@ from vllmfront.api.openai._chat_conversation import checked_chat, echo_of
 from vllmfront.api.openai._chat_request import ChatCompletionRequest
 from vllmfront.api.openai._frames import ChatFrames
 from vllmfront.api.openai._general_choice import Extras
-from vllmfront.api.openai._held_heads import HeldHeads
-from vllmfront.api.openai._keep_alive import KeepAlives
 from vllmfront.api.openai._logprobs import ChatLogprobsWriter
 from vllmfront.api.openai._marks import read_marks
-from vllmfront.api.openai._offload import INLINE_MESSAGES, INLINE_SIZE, Offload
+from vllmfront.api.openai._offload import INLINE_MESSAGES, INLINE_SIZE
+from vllmfront.api.openai._parts import RouteParts
 from vllmfront.api.openai._run import Admitted, begin_streamed, run_streamed, run_whole
 from vllmfront.api.openai._sampling import PreparedSampling
-from vllmfront.api.openai._service import ModelService, ServiceSlot
+from vllmfront.api.openai._service import ModelService
 from vllmfront.api.openai._stream import StreamedAnswer
 from vllmfront.api.openai._time_limit import in_time
 from vllmfront.api.openai._usage import usage_json
@@ -34,21 +33,12 @@ _ID_PREFIX = "chatcmpl-"
 class ChatCompletions:
     """Serves chat completions; an ``InferenceRoute`` stands around it."""
 
-    def __init__(
-        self,
-        slot: ServiceSlot,
-        offload: Offload,
-        heads: HeldHeads,
-        keep_alives: KeepAlives | None,
-    ) -> None:
-        self._slot = slot
-        self._offload = offload
-        self._heads = heads
-        self._keep_alives = keep_alives
+    def __init__(self, parts: RouteParts) -> None:
+        self._parts = parts
 
     def __call__(self, call: InferenceCall, response: ResponseWriter) -> Awaitable[None]:
         """Answer: what is short and streamed begins at once, all else in the caller's task."""
-        service = self._slot.require()
+        service = self._parts.slot.require()
         service.check_ready()
         if len(call.http.body) > INLINE_SIZE:
             return self._serve_long(service, call, response)
@@ -96,7 +86,7 @@ class ChatCompletions:
         self, service: ModelService, call: InferenceCall, response: ResponseWriter
     ) -> None:
         since = trio.current_time()
-        body = await self._offload.run(short=False, function=lambda: _BODY.decode(call.http))
+        body = await self._parts.offload.run(short=False, function=lambda: _BODY.decode(call.http))
         prepared = service.chat_sampling.prepare(body)
         await self._serve(service, call, response, body, prepared, since=since)
 
@@ -111,7 +101,7 @@ class ChatCompletions:
         since: float | None = None,
     ) -> None:
         short = since is None and len(body.messages) <= INLINE_MESSAGES
-        chat = await self._offload.run(short, lambda: checked_chat(service, body, prepared))
+        chat = await self._parts.offload.run(short, lambda: checked_chat(service, body, prepared))
         admission = self._admission(service, call, body, prepared, since=since)
         # How long a client's own template takes does not depend on how long the chat is.
         short = short and chat.chat_template is None
@@ -140,7 +130,7 @@ class ChatCompletions:
         call.gate.widen(call, body.n or 1)
         return Admission(
             service=service,
-            offload=self._offload,
+            offload=self._parts.offload,
             http=call.http,
             body=body,
             marks=marks,
@@ -162,7 +152,7 @@ class ChatCompletions:
             admission.usage(len(prompt_ids)),
             choices=choices,
             include_usage=body.wants_usage,
-            heads=self._heads,
+            heads=self._parts.heads,
         )
         running = body.wants_running_usage
         extras = Extras(
@@ -187,8 +177,8 @@ class ChatCompletions:
             )
             for index in range(choices)
         ]
-        if self._keep_alives is not None:
-            self._keep_alives.watch(answer)
+        if self._parts.keep_alives is not None:
+            self._parts.keep_alives.watch(answer)
         return answer, sinks
 
 

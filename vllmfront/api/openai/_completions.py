@@ -21,14 +21,12 @@ from vllmfront.api.openai._echo_choice import EchoChoice
 from vllmfront.api.openai._fields import complaints_about
 from vllmfront.api.openai._frames import CompletionFrames
 from vllmfront.api.openai._general_choice import Extras
-from vllmfront.api.openai._held_heads import HeldHeads
-from vllmfront.api.openai._keep_alive import KeepAlives
 from vllmfront.api.openai._logprobs import CompletionLogprobsWriter
 from vllmfront.api.openai._marks import read_marks
-from vllmfront.api.openai._offload import INLINE_SIZE, Offload
+from vllmfront.api.openai._offload import INLINE_SIZE
+from vllmfront.api.openai._parts import RouteParts
 from vllmfront.api.openai._run import Admitted, run_streamed, run_whole
 from vllmfront.api.openai._sampling import PreparedSampling
-from vllmfront.api.openai._service import ServiceSlot
 from vllmfront.api.openai._stream import StreamedAnswer
 from vllmfront.api.openai._time_limit import in_time
 from vllmfront.api.openai._usage import usage_json
@@ -50,26 +48,17 @@ _CHOICES_A_TURN = 64
 class Completions:
     """Serves text completions; an ``InferenceRoute`` stands around it."""
 
-    def __init__(
-        self,
-        slot: ServiceSlot,
-        offload: Offload,
-        heads: HeldHeads,
-        keep_alives: KeepAlives | None,
-    ) -> None:
-        self._slot = slot
-        self._offload = offload
-        self._heads = heads
-        self._keep_alives = keep_alives
+    def __init__(self, parts: RouteParts) -> None:
+        self._parts = parts
 
     async def __call__(self, call: InferenceCall, response: ResponseWriter) -> None:
-        service = self._slot.require()
+        service = self._parts.slot.require()
         service.check_ready()
         request = call.http
         short = len(request.body) <= INLINE_SIZE
         since = None if short else trio.current_time()
-        body = await self._offload.run(short, lambda: _BODY.decode(request))
-        prompts = await self._offload.run(short, lambda: prompts_of(body))
+        body = await self._parts.offload.run(short, lambda: _BODY.decode(request))
+        prompts = await self._parts.offload.run(short, lambda: prompts_of(body))
         options = service.options
         prepared = service.completion_sampling.prepare(body)
         complaints = complaints_about(body)
@@ -96,7 +85,7 @@ class Completions:
         call.gate.widen(call, choices)
         admission = Admission(
             service=service,
-            offload=self._offload,
+            offload=self._parts.offload,
             http=request,
             body=body,
             marks=marks,
@@ -129,7 +118,7 @@ class Completions:
             admission.usage(_num_tokens(admitted)),
             choices=len(prompts) * per_prompt,
             include_usage=body.wants_usage,
-            heads=self._heads,
+            heads=self._parts.heads,
         )
         echoes = _echoes(admission, admitted.requests, prompts)
         sinks = await _for_each_choice(
@@ -145,8 +134,8 @@ class Completions:
                 echo=echoes[prompt],
             ),
         )
-        if self._keep_alives is not None:
-            self._keep_alives.watch(answer)
+        if self._parts.keep_alives is not None:
+            self._parts.keep_alives.watch(answer)
         await run_streamed(call, admitted, answer, sinks)
 
 

@@ -14,6 +14,7 @@ from vllmfront.api.openai._gate import Gate, GateLimits
 from vllmfront.api.openai._held_heads import HeldHeads
 from vllmfront.api.openai._keep_alive import KeepAlives, serve_waiting
 from vllmfront.api.openai._offload import Offload
+from vllmfront.api.openai._parts import RouteParts
 from vllmfront.api.openai._service import ServiceSlot
 from vllmfront.api.openai._tokenize import Detokenize, Tokenize
 
@@ -43,16 +44,17 @@ class OpenAiRoutes:
         gate, ends = Gate(limits), RequestEnds(metrics)
         metrics.gate = gate.statistics
         self._lag = gate.lag
-        self._slot = slot
-        self._heads = HeldHeads()
-        self._keep_alives = KeepAlives(keep_alive_interval) if keep_alive_interval > 0 else None
+        self._parts = parts = RouteParts(
+            slot=slot,
+            offload=offload,
+            heads=HeldHeads(),
+            keep_alives=KeepAlives(keep_alive_interval) if keep_alive_interval > 0 else None,
+        )
         self._handlers: dict[tuple[str, str], Handler] = {
             ("POST", "/v1/chat/completions"): InferenceRoute(
-                slot, gate, ends, ChatCompletions(slot, offload, self._heads, self._keep_alives)
+                slot, gate, ends, ChatCompletions(parts)
             ),
-            ("POST", "/v1/completions"): InferenceRoute(
-                slot, gate, ends, Completions(slot, offload, self._heads, self._keep_alives)
-            ),
+            ("POST", "/v1/completions"): InferenceRoute(slot, gate, ends, Completions(parts)),
             ("POST", "/tokenize"): TextRoute(slot, gate, ends, Tokenize(slot, offload)),
             ("POST", "/detokenize"): TextRoute(slot, gate, ends, Detokenize(slot, offload)),
         }
@@ -67,9 +69,9 @@ class OpenAiRoutes:
     ) -> None:
         """Do for all streams what takes time, and watch the loop, until cancelled."""
         async with trio.open_nursery() as nursery:
-            await nursery.start(self._heads.serve)
+            await nursery.start(self._parts.heads.serve)
             await nursery.start(self._lag.serve)
-            await nursery.start(serve_waiting, self._slot)
-            if self._keep_alives is not None:
-                await nursery.start(self._keep_alives.serve)
+            await nursery.start(serve_waiting, self._parts.slot)
+            if self._parts.keep_alives is not None:
+                await nursery.start(self._parts.keep_alives.serve)
             task_status.started()
