@@ -30,7 +30,11 @@ class Witness:
             ids = ", ".join(incident.request_ids)
             concerned = f" (requests {ids})" if ids else ""
             _LOGGER.warning(
-                "rank %d, life %d: injecting %s%s", incident.rank, incident.life, fault, concerned
+                "rank %d, life %d: injecting %s%s",
+                incident.rank,
+                incident.life,
+                fault.describe(),
+                concerned,
             )
         if self.journal is not None:
             self.journal.write(journal_line(incident, time.time()) + "\n")

@@ -115,10 +115,14 @@ class Fault:
     def __str__(self) -> str:
         who = "every rank" if self.rank is None else f"rank {self.rank}"
         which = "" if self.life is None else f", life {self.life}"
+        return f"{who}{which}: {self.describe()}"
+
+    def describe(self) -> str:
+        """Say what happens when, not to whom."""
         number = f"{self.at:g} s" if self.on is Moment.TIME else f"{self.on.value} {self.at:g}"
         more = f" x{self.count}" if self.count > 1 else ""
         length = f" for {self.seconds:g} s" if self.seconds else ""
-        return f"{who}{which}: {self.kind.value}{more}{length} at {number}"
+        return f"{self.kind.value}{more}{length} at {number}"
 
     def concerns(self, rank: int, life: int) -> bool:
         return self.rank in (None, rank) and self.life in (None, life)
