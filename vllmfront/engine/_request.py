@@ -127,7 +127,7 @@ class EngineRequest(Struct, kw_only=True, frozen=True):
     lora: LoraRequest | None = None
     cache_salt: str | None = None
     data_parallel_rank: int | None = None
-    """Pins the request to that engine rank; refused when it is not connected."""
+    """Pins the request to that engine rank; it waits for that one alone."""
 
     priority: int = 0
     trace_headers: Mapping[str, str] | None = None

@@ -33,7 +33,8 @@ class EngineClientConfig:
     watches its process, and will know better why it ended."""
 
     ready_timeout: float = attrs.field(default=600.0, validator=validators.gt(0))
-    """Seconds for each step of start-up: all HELLOs, all READYs, all registrations."""
+    """Seconds in which some engine must do a step of the first start-up (HELLO, READY, and the
+    registration), and later each process that takes another's place."""
 
     input_fd: int | None = None
     """With ``output_fd``: listening descriptors to take over. Somebody else does the handshake
