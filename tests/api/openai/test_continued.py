@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from tests.api.openai._harness import CHAT, COMPLETIONS, PATIENCE, Api, chat, completion, open_api
+from vllmfront.api.http import SHUTDOWN
 from vllmfront.engine import FinishReason, Logprobs, PrefillStats
 from vllmfront.engine.wire import Add
 from vllmfront.models import ModelDescription
@@ -107,3 +109,19 @@ async def test_nobody_can_tell_where_the_engine_was_lost(
         assert await said(kept, path, body, cut) == whole, cut
     assert kept.client.num_in_flight == 0
     assert kept.client.metrics.snapshot().continued_requests > 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_why_a_request_was_cut_off_while_it_waited_is_counted(
+    kept: Api, stream: bool
+) -> None:
+    kept.engine.close()
+    await kept.client.wait_lost()
+    call = kept.post(COMPLETIONS, completion(["one", "two"], stream=stream))
+    await trio.testing.wait_all_tasks_blocked()
+    assert kept.client.num_waiting == 1
+    call.leave(SHUTDOWN)
+    await trio.testing.wait_all_tasks_blocked()
+
+    assert kept.client.metrics.snapshot().causes["shutdown"] == 2
+    assert kept.client.num_in_flight == 0

@@ -350,6 +350,21 @@ async def test_who_leaves_while_waiting_is_never_sent_and_nobody_is_told() -> No
             assert await new.hears_nothing_more()
 
 
+async def test_its_owner_may_know_why_it_leaves_while_waiting() -> None:
+    async with open_engines() as (client, [old]):
+        old.close()
+        await wait_lost(client)
+        stream = client.submit(request(), [RecordingSink()])
+        stream.why_cancelled = lambda: TerminalCause.SHUTDOWN
+        with trio.move_on_after(0.05):
+            async with stream:
+                pytest.fail("there is no engine")
+
+        assert stream.cause is TerminalCause.SHUTDOWN
+        assert client.metrics.snapshot().causes["shutdown"] == 1
+        assert_idle(client)
+
+
 async def test_who_leaves_after_the_second_try_aborts_only_that() -> None:
     async with open_engines() as (client, [old]):
         async with trio.open_nursery() as nursery:

@@ -1,6 +1,7 @@
 """An admitted request, from ADD to its one end."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import trio
 from msgspec import Struct
@@ -109,6 +110,7 @@ async def _prepare(call: InferenceCall, admitted: Admitted, sinks: Sinks) -> Req
     """
     call.admitted = admitted
     stream = await admitted.service.engine.prepare_all(admitted.requests, sinks)
+    stream.why_cancelled = partial(close_cause, call.http)
     call.stream = stream
     call.gate.queue(call)
     return stream

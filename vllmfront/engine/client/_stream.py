@@ -47,6 +47,9 @@ class RequestStream:
         self.cause: TerminalCause | None = None
         """Why it ended; of several children, the first that did not end well, else the last."""
 
+        self.why_cancelled: Callable[[], TerminalCause] | None = None
+        """Asked for the cause where the task that waits to begin is cancelled."""
+
         self.on_begun: Callable[[], None] | None = None
         """Called when something has an engine to be sent to, before any output can come."""
 
@@ -149,7 +152,10 @@ class RequestStream:
                 self._waiter = trio.lowlevel.current_task()
                 await trio.lowlevel.wait_task_rescheduled(self._forget_waiter)
         except BaseException as error:
-            self._books.leave(self, self.leave_cause or _cause_of(error))
+            cause = self.leave_cause or _cause_of(error)
+            if self.why_cancelled is not None and isinstance(error, trio.Cancelled):
+                cause = self.why_cancelled()
+            self._books.leave(self, cause)
             raise
         if not self.begun and self._error is not None:
             self._books.leave(self, self.leave_cause or _cause_of(self._error))
