@@ -26,6 +26,12 @@ def settings(real_engine_python: Path, monkeypatch: pytest.MonkeyPatch) -> Serve
     return config(engine=engine)
 
 
+def without_restarts(settings: ServeConfig) -> ServeConfig:
+    """Let the frontend end with its engine."""
+    engine = attrs.evolve(settings.engine, restart=RestartConfig(kind="never"))
+    return attrs.evolve(settings, engine=engine)
+
+
 def engine_processes(frontend: Frontend) -> list[int]:
     """List the processes of this frontend's engine: other tests have theirs."""
     assert frontend.serving is not None
@@ -50,9 +56,7 @@ async def test_it_answers_and_stops_without_a_trace(settings: ServeConfig) -> No
 async def test_a_killed_engine_is_told_to_streams_and_leaves_nothing(
     settings: ServeConfig,
 ) -> None:
-    restart = RestartConfig(kind="never")
-    settings = attrs.evolve(settings, engine=attrs.evolve(settings.engine, restart=restart))
-    async with serving(settings, budget=300.0) as frontend:
+    async with serving(without_restarts(settings), budget=300.0) as frontend:
         await frontend.wait_ready()
         below = engine_processes(frontend)
         core = next(pid for pid in below if _command(pid).startswith(b"VLLM::EngineCore"))
@@ -70,7 +74,7 @@ async def test_a_killed_engine_is_told_to_streams_and_leaves_nothing(
 @pytest.mark.slow
 async def test_nothing_survives_a_killed_reaper(settings: ServeConfig) -> None:
     """Its processes have given themselves titles, and are told by their session alone."""
-    async with serving(settings, budget=300.0) as frontend:
+    async with serving(without_restarts(settings), budget=300.0) as frontend:
         await frontend.wait_ready()
         below = engine_processes(frontend)
         (reaper,) = {pid for pid in map(_parent, below) if b"_reaper.py" in _command(pid)}
