@@ -95,7 +95,18 @@ class Dispatch:
         return membership.ranks[choose({rank.rank: rank.load for rank in ready})]
 
     def refusal(self, child: Child) -> VllmFrontError | None:
-        """Return why *child*, which has no engine, cannot wait for one; None where it can."""
+        """Return why *child*, which has no engine yet, need not wait for one; None where it may."""
+        hopeless = self.hopeless(child)
+        if hopeless is not None:
+            return hopeless
+        membership, pin = self._membership, child.request.data_parallel_rank
+        estimate = membership.seconds_until_ready(pin)
+        if estimate is None or estimate <= self._room.patience or self.find(child) is not None:
+            return None
+        return membership.unavailable(pin)
+
+    def hopeless(self, child: Child) -> VllmFrontError | None:
+        """Return why no engine will come for *child*; None where one may."""
         membership, pin = self._membership, child.request.data_parallel_rank
         state = membership.state.value
         if state is EngineState.READY and self.find(child) is not None:
@@ -104,9 +115,6 @@ class Dispatch:
             return membership.unavailable(pin)
         if membership.ending:
             return EngineUnavailable("The engine is being stopped.", reason=Reason.DRAINING)
-        estimate = membership.seconds_until_ready(pin)
-        if estimate is not None and estimate > self._room.patience:
-            return membership.unavailable(pin)
         return None
 
     def post(self, child: Child, rank: EngineRank) -> None:

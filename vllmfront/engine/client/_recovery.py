@@ -85,8 +85,10 @@ class Recovery:
         resends = 0
         for child in self._books.flush(running):
             problem = self._problem(child)
-            if problem is None and self._dispatch.refusal(child) is not None:
-                problem = "no other engine could take it in time"
+            # It waits whatever the estimate: an engine may be sooner than the one before, and its
+            # client has nothing to lose.
+            if problem is None and self._dispatch.hopeless(child) is not None:
+                problem = "no other engine could take it"
             if problem is None:
                 self._leave_marks(child, rank)
                 self._books.withdraw(child)
