@@ -308,7 +308,7 @@ async def test_where_the_restart_takes_longer_than_anybody_waits_new_ones_are_to
             new = ask(nursery, client, "new")
             await settle()
 
-            assert lost.error is None
+            assert lost.cause is None
             assert isinstance(new.error, EngineUnavailable)
             assert new.error.retry_after == pytest.approx(80, abs=1)
             assert new.error.reason is Reason.RECOVERING
