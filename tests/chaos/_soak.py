@@ -85,21 +85,21 @@ class Soak:
             start=0.15,
         )
         plan = FaultPlan.from_seed(seed, ranks=ranks, lives=LIVES, odds=odds)
+        first = 2
         if name == "managed":  # a failure of the very first start is one of the configuration
             faults = [one for one in plan.faults if one.life or one.on is not Moment.START]
             plan = attrs.evolve(plan, faults=faults)
-        processes = [_process_faults(rank) if self.kinds else () for rank in range(ranks)]
+            first = 0
+        processes = [_process_faults(first + rank) if self.kinds else () for rank in range(ranks)]
         return Faults(plan=plan, processes=processes)
 
 
-def _process_faults(rank: int) -> Sequence[ProcessFault]:
-    """Return the faults of a rank's program: each kind, again and again."""
-    kinds = tuple(ProcessFaultKind)
+def _process_faults(first: int) -> Sequence[ProcessFault]:
+    """Return the faults of a rank's program from its life *first* on: each kind again and again."""
+    kinds = (ProcessFaultKind.EXIT, ProcessFaultKind.DIE_AT_START, ProcessFaultKind.KILL)
     return [
-        ProcessFault(
-            kind=kinds[(life // 4 + rank) % len(kinds)], life=life, seconds=4.0, status=life % 2
-        )
-        for life in range(2 + rank, LIVES, 4)
+        ProcessFault(kind=kinds[number % len(kinds)], life=life, seconds=4.0, status=number % 2)
+        for number, life in enumerate(range(first, LIVES, 4))
     ]
 
 
