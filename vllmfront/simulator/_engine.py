@@ -38,7 +38,7 @@ from vllmfront.simulator._sockets import (
     connect_pusher,
 )
 
-logger = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 
 @attrs.frozen(kw_only=True)
@@ -136,7 +136,7 @@ class SimulatedEngine:
                 return
             handshake.send(encode_ready(Ready(local=local, headless=headless)))
             handshake.close()
-            logger.info("rank %d: registered with %s", self.rank, self._config.handshake)
+            _LOGGER.info("rank %d: registered with %s", self.rank, self._config.handshake)
             self._rim.reached(StartPhase.READY, trio.current_time())
             self._ready.set()
             task_status.started()
@@ -146,7 +146,7 @@ class SimulatedEngine:
                         nursery.start_soon(self._read, dealer)
                     await self._step()
             if self._core.dead is not None:
-                logger.warning("rank %d ended: %s", self.rank, self._core.dead)
+                _LOGGER.warning("rank %d ended: %s", self.rank, self._core.dead)
 
     async def _passes(self, phase: StartPhase) -> bool:
         """Take a step of the start at the rim's pace; return whether the engine lives on."""
@@ -154,7 +154,7 @@ class SimulatedEngine:
         await trio.sleep_until(self._rim.asleep_until())
         if not goes_on:
             self._core.dead = f"vanished after {phase.name}"
-            logger.warning("rank %d ended: %s", self.rank, self._core.dead)
+            _LOGGER.warning("rank %d ended: %s", self.rank, self._core.dead)
         return goes_on
 
     def _connect(self, context: Context, addresses: EngineAddresses, stack: ExitStack) -> None:
@@ -203,7 +203,7 @@ class SimulatedEngine:
         Its sockets go with it, so that the frontend sees the peer leave. Running requests end
         in their own time, and the engine lives on for ever.
         """
-        logger.error("rank %d takes no more requests: %s", self.rank, reason)
+        _LOGGER.error("rank %d takes no more requests: %s", self.rank, reason)
         self._deaf = reason
         for dealer in self._inputs:
             dealer.close()

@@ -21,7 +21,7 @@ from vllmfront.engine.transport import PeerGone
 from vllmfront.engine.wire import encode_abort
 from vllmfront.errors import EngineRequestFailed, RequestTimedOut, VllmFrontError
 
-logger = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 
 class Books:
@@ -115,13 +115,13 @@ class Books:
             try:
                 child.sink.on_error(error)
             except Exception:
-                logger.exception("A sink failed at the end of request %s", child.internal_id)
+                _LOGGER.exception("A sink failed at the end of request %s", child.internal_id)
                 self.metrics.count_sink_failure()
         self.end(child, cause, error)
 
     def sink_failed(self, child: Child, problem: Exception) -> None:
         """End *child*, whose sink raised *problem*; all others go on."""
-        logger.error(
+        _LOGGER.error(
             "The output pipeline of request %s failed", child.internal_id, exc_info=problem
         )
         self.metrics.count_sink_failure()
@@ -174,7 +174,7 @@ class Books:
             try:
                 self._membership.send(rank, encode_abort(ids))
             except PeerGone:
-                logger.info("Engine %d left before it could be told of an abort", rank.rank)
+                _LOGGER.info("Engine %d left before it could be told of an abort", rank.rank)
 
     def abort_requests(self, public_ids: Collection[str] | None, cause: TerminalCause) -> int:
         """End requests as aborted, with what they have so far; None means all.
@@ -194,7 +194,7 @@ class Books:
                 child.stream.note_begin()
                 child.on_output(EngineOutput(new_token_ids=[], finish_reason=FinishReason.ABORT))
             except Exception:
-                logger.exception("A sink failed at the abort of request %s", child.internal_id)
+                _LOGGER.exception("A sink failed at the abort of request %s", child.internal_id)
                 self.metrics.count_sink_failure()
             self.end(child, cause)
         return len({child.public_id for child in children})

@@ -7,7 +7,7 @@ from vllmfront.engine.client._membership import Membership
 from vllmfront.engine.client._rank import EngineRank
 from vllmfront.engine.transport import PeerChange, PeerMonitor
 
-logger = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 
 class OutputConnections:

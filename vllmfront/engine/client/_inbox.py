@@ -18,7 +18,7 @@ from vllmfront.engine.transport import Message, MessageReceiver
 from vllmfront.engine.wire import Batch, EngineDead, decode_batch
 from vllmfront.errors import EngineDied, ProtocolError
 
-logger = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 MAX_READ_SECONDS = 0.002
 """Time spent reading messages before what they hold is pushed. Reading an output takes half a
@@ -114,7 +114,7 @@ class OutputInbox:
 
     def _refuse(self, why: str) -> None:
         self._metrics.count_malformed_message()
-        logger.warning("Ignored a malformed output message: %s", why)
+        _LOGGER.warning("Ignored a malformed output message: %s", why)
 
     def sender(self, batch: Batch) -> EngineRank | None:
         """Return whose message *batch* is; None: it is none of ours."""
@@ -158,7 +158,7 @@ class OutputInbox:
         if engine is None:
             # Either it was replaced already, or it never sent any output. In that case the end
             # of its connection to the input socket, seconds from now, tells who it was.
-            logger.warning("An engine that cannot be told yet reports its death")
+            _LOGGER.warning("An engine that cannot be told yet reports its death")
         else:
             error = EngineDied(f"engine {engine.rank} reported that its core has failed")
             self._broken.append((engine, error))

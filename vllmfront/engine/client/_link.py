@@ -13,7 +13,7 @@ from vllmfront.engine.handshake import Roster, take_registration
 from vllmfront.engine.transport import MessageRouter, PeerChange, PeerMonitor
 from vllmfront.errors import EngineDied, ProtocolError
 
-logger = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 LEAVE_GRACE = 0.05
 """Seconds between the end of an engine's connection and its loss. Its last outputs, and its own
@@ -54,7 +54,7 @@ class EngineLink:
             try:
                 rank = take_registration(message, self._roster, self._membership)
             except ProtocolError as error:
-                logger.warning("Ignored a message on the input socket: %s", error)
+                _LOGGER.warning("Ignored a message on the input socket: %s", error)
                 continue
             descriptor = message[0].get(zmq.SRCFD)
             assert isinstance(descriptor, int)

@@ -20,7 +20,7 @@ from vllmfront.engine.transport import MessageRouter, PeerGone
 from vllmfront.engine.wire import Registration, encode_abort
 from vllmfront.errors import EngineDied, EngineUnavailable, StartupFailed, VllmFrontError
 
-logger = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 SERVED_VERSIONS = ("0.32.", "0.33.")
 """Versions that this frontend was tried with."""
@@ -141,10 +141,10 @@ class Membership:
                 self.lose(engine, EngineDied(f"engine {rank} was replaced by a new process"))
                 engine.enter(RankEvent.STARTED)
         elif engine.state.connected:
-            logger.info("Engine %d has registered twice", rank)
+            _LOGGER.info("Engine %d has registered twice", rank)
             return
         elif engine.state is RankState.DEAD and not engine.broke_off:
-            logger.info("Engine %d was lost before its last words of start-up were read", rank)
+            _LOGGER.info("Engine %d was lost before its last words of start-up were read", rank)
             return
         engine.registration = registration
         engine.metrics = self._metrics.open_rank(rank, registration.max_model_len)
@@ -155,7 +155,7 @@ class Membership:
         known = {n: one.registration for n, one in self.ranks.items()}
         self.info = EngineInfo.of({n: one for n, one in known.items() if one is not None})
         self._warn_of_version(rank, registration.vllm_version)
-        logger.info(
+        _LOGGER.info(
             "Engine %d is ready: vLLM %s, at most %s tokens a request, %s KV cache blocks",
             rank,
             registration.vllm_version,
@@ -179,7 +179,7 @@ class Membership:
 
         What it was working on has gone elsewhere, or has ended: it is told to drop that.
         """
-        logger.info("Engine %d is connected again", engine.rank)
+        _LOGGER.info("Engine %d is connected again", engine.rank)
         engine.error = None
         engine.cut_off = False
         engine.unplaced = True
@@ -200,14 +200,14 @@ class Membership:
 
     def engine_silent(self, engine: EngineRank, error: VllmFrontError) -> None:
         """Take note that *engine*, which serves, says nothing about what it works on."""
-        logger.warning("%s; its requests go on once it does", error)
+        _LOGGER.warning("%s; its requests go on once it does", error)
         engine.error = error
         engine.enter(RankEvent.SILENT)
         self._update()
 
     def engine_heard(self, engine: EngineRank) -> None:
         """Take note that *engine*, which was silent, gets on with its work."""
-        logger.info("Engine %d is heard again", engine.rank)
+        _LOGGER.info("Engine %d is heard again", engine.rank)
         engine.error = None
         engine.enter(RankEvent.HEARD)
         self._update()
@@ -223,7 +223,7 @@ class Membership:
         if engine.state is RankState.DEAD:
             return
         level = logging.INFO if self.ending else logging.ERROR
-        logger.log(level, "Engine %d is lost: %s", engine.rank, error)
+        _LOGGER.log(level, "Engine %d is lost: %s", engine.rank, error)
         engine.enter(RankEvent.LOST)
         engine.error = error
         engine.descriptor = None
@@ -291,7 +291,7 @@ class Membership:
             return
         if version not in self._warned_versions:
             self._warned_versions.add(version)
-            logger.warning(
+            _LOGGER.warning(
                 "Engine %d runs vLLM %s, which this frontend was never tried with; serving it",
                 rank,
                 version,

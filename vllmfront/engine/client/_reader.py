@@ -29,7 +29,7 @@ from vllmfront.engine.wire import (
 )
 from vllmfront.errors import EngineRequestFailed, ProtocolError
 
-logger = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 MAX_PUSHES = 256
 """Pushes before other tasks get their turn; so many take one to three milliseconds."""
@@ -229,7 +229,7 @@ class OutputReader:
         self._books.metrics.count_malformed_output()
         internal_id = row_id(row)
         child = self._children.get(internal_id) if internal_id is not None else None
-        logger.warning("Malformed output for request %s: %s", internal_id, error)
+        _LOGGER.warning("Malformed output for request %s: %s", internal_id, error)
         if child is None or not self._books.flush([child]):
             return
         self._books.abort([child])

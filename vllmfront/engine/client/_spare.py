@@ -25,7 +25,7 @@ from vllmfront.engine.transport import (
 from vllmfront.engine.wire import Batch, decode_batch, encode_abort, row_id
 from vllmfront.errors import ProtocolError
 
-logger = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 
 class SpareSlot:
@@ -67,7 +67,7 @@ class SpareSlot:
         try:
             batch = decode_batch([frame.bytes for frame in message])
         except ProtocolError as error:
-            logger.debug("Ignored a malformed message to the spare slot: %s", error)
+            _LOGGER.debug("Ignored a malformed message to the spare slot: %s", error)
             return
         if not isinstance(batch, Batch):
             return  # a report of death, which the slot in use gets as well
@@ -85,11 +85,11 @@ class SpareSlot:
     def _abort(self, engine: EngineRank, ids: Sequence[str]) -> None:
         if not ids:
             return
-        logger.info("Aborting %d requests of a frontend that is gone", len(ids))
+        _LOGGER.info("Aborting %d requests of a frontend that is gone", len(ids))
         try:
             self._membership.send(engine, encode_abort(ids))
         except PeerGone:
-            logger.debug("Engine %d has gone as well", engine.rank)
+            _LOGGER.debug("Engine %d has gone as well", engine.rank)
 
 
 async def _ignore(router: MessageReceiver) -> None:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import trio
 
-logger = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 
 class _EndOfTurn(trio.abc.Instrument):
@@ -19,7 +19,7 @@ class _EndOfTurn(trio.abc.Instrument):
             self._action()
         except Exception:
             # Trio would go on without us, and nothing would be sent any more.
-            logger.exception("What is due at the end of a turn failed")
+            _LOGGER.exception("What is due at the end of a turn failed")
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from vllmfront.engine.transport import PeerGone
 from vllmfront.engine.wire import UtilityAnswer, encode_utility
 from vllmfront.errors import UtilityCallFailed, UtilityCallTimeout, VllmFrontError
 
-logger = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 DEFAULT_CALL_SECONDS = 60.0
 """For calls that do not wait for requests to end; pauses and loads want more."""
@@ -115,13 +115,13 @@ class UtilityCalls:
                 rank, encode_utility(self._last_id, "is_sleeping", [], self._client_index)
             )
         except PeerGone:
-            logger.debug("Engine %d left before it could be asked", rank.rank)
+            _LOGGER.debug("Engine %d left before it could be asked", rank.rank)
 
     def answered(self, answer: UtilityAnswer) -> None:
         """Take an engine's answer; one that nobody waits for is ignored."""
         call, rank = self._pending.pop(answer.call_id, (None, None))
         if call is None or rank is None:
-            logger.debug("Nobody waits for the answer to utility call %d", answer.call_id)
+            _LOGGER.debug("Nobody waits for the answer to utility call %d", answer.call_id)
         elif answer.failure is None:
             call.succeed(rank, answer.result)
         else:

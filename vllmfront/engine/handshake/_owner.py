@@ -18,7 +18,7 @@ from vllmfront.engine.wire import (
 )
 from vllmfront.errors import ProtocolError
 
-logger = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 _IDENTITY_BYTES = 2
 
@@ -89,7 +89,7 @@ class HandshakeOwner:
             try:
                 rank = self._take(message)
             except ProtocolError as error:
-                logger.warning("Ignored a handshake message: %s", error)
+                _LOGGER.warning("Ignored a handshake message: %s", error)
             else:
                 left.discard(rank)
         for rank in left:
@@ -122,11 +122,11 @@ class HandshakeOwner:
         try:
             self._router.send_nowait(message[0].bytes, [encode_init(self._addresses)])
         except PeerGone:
-            logger.warning("Engine %d left before it got its addresses", rank)
+            _LOGGER.warning("Engine %d left before it got its addresses", rank)
             self._members.engine_left(rank)
             return rank
         self._loading[descriptor] = rank
-        logger.info("Engine %d said HELLO and got its addresses; it is loading", rank)
+        _LOGGER.info("Engine %d said HELLO and got its addresses; it is loading", rank)
         return rank
 
 

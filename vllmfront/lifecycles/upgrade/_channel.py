@@ -40,6 +40,26 @@ class Message:
             os.close(fd)
 
 
+def send_nowait(
+    sock: socket.socket, fields: Mapping[str, Any], descriptors: Sequence[int] = ()
+) -> bytes:
+    """Send a message as far as it fits into a fresh line; return the rest, for ``send_rest``.
+
+    So it is there before the process that will read it.
+    """
+    data, rights = _form(fields, descriptors)
+    return data[sock.sendmsg([data], rights, socket.MSG_DONTWAIT) :]
+
+
+_Ancillary = list[tuple[int, int, "array.array[int]"]]
+
+
+def _form(fields: Mapping[str, Any], descriptors: Sequence[int]) -> tuple[bytes, _Ancillary]:
+    data = json.dumps({**fields, "descriptors": len(descriptors)}).encode() + b"\n"
+    rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
+    return data, [rights] if descriptors else []
+
+
 class Channel:
     """One end of the line between two generations: it ends when the other one does."""
 
@@ -71,14 +91,24 @@ class Channel:
         Raises:
             trio.BrokenResourceError: The other end is gone.
         """
-        data = json.dumps({**fields, "descriptors": len(descriptors)}).encode() + b"\n"
-        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
+        data, rights = _form(fields, descriptors)
         try:
-            sent = await self._socket.sendmsg([data], [rights] if descriptors else [])
-            while sent < len(data):
-                sent += await self._socket.send(data[sent:])
+            sent = await self._socket.sendmsg([data], rights)
         except OSError as error:
-            raise trio.BrokenResourceError("the other generation has hung up") from error
+            raise _broken() from error
+        await self.send_rest(data[sent:])
+
+    async def send_rest(self, data: bytes) -> None:
+        """Send what is left of a message.
+
+        Raises:
+            trio.BrokenResourceError: The other end is gone.
+        """
+        try:
+            while data:
+                data = data[await self._socket.send(data) :]
+        except OSError as error:
+            raise _broken() from error
 
     async def receive(self) -> Message | None:
         """Return the next message; None: the other generation is gone.
@@ -117,3 +147,7 @@ class Channel:
         if len(self._rest) > _MAX_MESSAGE_BYTES:
             raise ChannelBroken("a message has no end")
         return bool(data)
+
+
+def _broken() -> trio.BrokenResourceError:
+    return trio.BrokenResourceError("the other generation has hung up")

@@ -6,12 +6,13 @@ import socket
 import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import attrs
 import trio
 
 from vllmfront.errors import VllmFrontError
-from vllmfront.lifecycles.upgrade._channel import Channel, ChannelBroken
+from vllmfront.lifecycles.upgrade._channel import Channel, ChannelBroken, send_nowait
 from vllmfront.lifecycles.upgrade._estate import Estate, encode_estate
 from vllmfront.lifecycles.upgrade._words import CHANNEL_VARIABLE, Word
 
@@ -37,20 +38,32 @@ class Successor:
 
     process: trio.Process
     channel: Channel
+    unsent: bytes
+    """Of the first message, where that is too long to be there before its reader."""
 
     @property
     def pid(self) -> int:
         return self.process.pid
 
-    async def send(self, word: Word, estate: Estate) -> None:
-        """Say *word*, with what it is about.
+    async def finish_estate(self) -> None:
+        """Send what is left of the first message.
 
         Raises:
             UpgradeFailed: Nobody hears it any more.
         """
-        fields = {"word": word, "pid": os.getpid(), **encode_estate(estate)}
         try:
-            await self.channel.send(fields, estate.descriptors)
+            await self.channel.send_rest(self.unsent)
+        except trio.BrokenResourceError:
+            raise await self._gone() from None
+
+    async def let_take_over(self, estate: Estate) -> None:
+        """Say that we have stepped aside, and what is left to the new generation.
+
+        Raises:
+            UpgradeFailed: Nobody hears it any more.
+        """
+        try:
+            await self.channel.send(_fields(Word.TAKE_OVER, estate), estate.descriptors)
         except trio.BrokenResourceError:
             raise await self._gone() from None
 
@@ -110,16 +123,23 @@ class Successor:
         return UpgradeFailed(f"process {self.pid} ended with status {status}; its log tells why")
 
 
+def _fields(word: Word, estate: Estate) -> Mapping[str, Any]:
+    return {"word": word, "pid": os.getpid(), **encode_estate(estate)}
+
+
 @asynccontextmanager
 async def open_successor(
-    command: Sequence[str], environ: Mapping[str, str]
+    command: Sequence[str], environ: Mapping[str, str], estate: Estate
 ) -> AsyncGenerator[Successor]:
     """Start a new generation; it outlives the block unless it is killed in it.
+
+    It has *estate* from its first moment on, so it can go on should we die.
 
     Raises:
         UpgradeFailed: It cannot be started.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    unsent = send_nowait(ours, _fields(Word.ESTATE, estate), estate.descriptors)
     with Channel(ours) as channel:
         try:
             process = await trio.lowlevel.open_process(
@@ -134,4 +154,4 @@ async def open_successor(
             raise UpgradeFailed(f"cannot run {command[0]}: {error.strerror}") from error
         finally:
             theirs.close()
-        yield Successor(process, channel)
+        yield Successor(process, channel, unsent)

@@ -148,7 +148,8 @@ class Upgrades:
         self._coming_up.cancel(reason="shutting down")
 
     async def _upgrade(self, reporter: Reporter) -> None:
-        async with open_successor(self._plan.command, self._plan.environment) as successor:
+        plan, estate = self._plan, self._frontend.estate()
+        async with open_successor(plan.command, plan.environment, estate) as successor:
             serving = False
             try:
                 _LOGGER.info("process %d is coming up to take over", successor.pid)
@@ -175,13 +176,14 @@ class Upgrades:
 
     async def _bring_up(self, successor: Successor, reporter: Reporter) -> None:
         plan, frontend = self._plan, self._frontend
-        await successor.send(Word.ESTATE, frontend.estate())
+        with trio.move_on_after(plan.load_budget):
+            await successor.finish_estate()
         await successor.expect(Word.PREPARED, plan.load_budget, "loading the model's files")
         obstacle = frontend.obstacle()
         if obstacle is not None:
             raise UpgradeFailed(obstacle)
         reporter.tell(Stage.UNDER_WAY, f"process {successor.pid} is taking over")
-        await successor.send(Word.TAKE_OVER, await frontend.step_aside())
+        await successor.let_take_over(await frontend.step_aside())
         await successor.expect(Word.SERVING, plan.take_over_budget, "taking over")
 
     async def _serve_retired(self, successor: Successor) -> None:
