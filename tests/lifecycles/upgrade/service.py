@@ -5,7 +5,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -89,9 +89,9 @@ class Service:
     async def wait_gone(self, pid: int) -> None:
         await wait_until(lambda: not alive(pid))
 
-    async def reload(self) -> str:
+    async def reload(self, tell: Callable[[str], None] = lambda _text: None) -> str:
         """Ask for an upgrade as ``vllmfront reload`` does; raises as it fails."""
-        return await ask_upgrade(self.pid_file, lambda _text: None, BUDGET)
+        return await ask_upgrade(self.pid_file, tell, BUDGET)
 
     async def reload_amid(self, tokens: int, count: int = 1) -> list[Answer]:
         """Let the process be replaced while streams of so many *tokens* run, and return those.
@@ -111,11 +111,6 @@ class Service:
             for answer in answers:
                 self.nursery.start_soon(self.stream, tokens, answer)
         return answers
-
-    async def coming_up(self) -> int:
-        """Return the process that an upgrade has started, once it is there."""
-        await self.wait_log("is coming up")
-        return int(re.findall(r"process (\d+) is coming up", self.log)[-1])
 
     async def ask(self, **fields: Any) -> httpx.Response:
         return await self.http.post("/v1/completions", json={"prompt": "hi", **fields})
@@ -165,7 +160,9 @@ async def open_service(
     where = ("--data-parallel-size-local", "0") if external else ()
     command = [
         *(sys.executable, "-m", "vllmfront", "serve", str(model), "--port", "0"),
-        *("--pid-file", str(folder / "pid"), "--served-model-name", "tiny", *where, *arguments),
+        *("--pid-file", str(folder / "pid"), "--served-model-name", "tiny", *where),
+        # A process that was replaced ends when nobody keeps a connection any more.
+        *("--http-timeout-keep-alive", "1", *arguments),
     ]
     (folder / "ipc").mkdir()
     with trio.fail_after(budget), (folder / "log").open("wb") as log:

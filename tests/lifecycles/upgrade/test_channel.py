@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Iterator
 import pytest
 import trio
 
-from vllmfront.lifecycles.upgrade._channel import Channel, ChannelBroken, Message
+from vllmfront.lifecycles.upgrade._channel import Channel, ChannelBroken, Message, send_nowait
 
 Ends = tuple[Channel, Channel]
 
@@ -62,6 +62,21 @@ async def test_a_long_message_arrives_whole(ends: Ends) -> None:
 
     assert message.fields["text"] == text
     assert len(message.descriptors) == 1
+    message.close()
+
+
+async def test_a_message_can_be_there_before_its_reader(
+    raw: tuple[socket.socket, socket.socket],
+) -> None:
+    text = "long" * 300_000
+    rest = send_nowait(raw[0], {"text": text}, [0])
+    assert 0 < len(rest) < len(text)
+    with Channel(raw[0]) as one, Channel(raw[1]) as other, trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one.send_rest, rest)
+            message = await receive(other)
+
+    assert message.fields["text"] == text
     message.close()
 
 

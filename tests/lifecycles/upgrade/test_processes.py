@@ -92,38 +92,40 @@ async def test_where_the_new_process_cannot_load_the_old_one_goes_on(tmp_path: P
 
 
 @pytest.mark.slow
-async def test_the_new_process_is_killed_while_it_loads(tmp_path: Path) -> None:
-    async with open_service(tmp_path) as service, trio.open_nursery() as nursery:
+@pytest.mark.parametrize("stage", ["is loading", "is taking over"])
+async def test_the_new_process_is_killed_on_its_way(tmp_path: Path, stage: str) -> None:
+    def kill(text: str) -> None:
+        if stage in text:
+            os.kill(int(text.split()[1]), signal.SIGKILL)
+
+    async with open_service(tmp_path) as service:
         service.start_engine()
         await service.wait_ready()
         old, stream = service.pid, await service.begin_stream(400)
-
-        async def kill() -> None:
-            os.kill(await service.coming_up(), signal.SIGKILL)
-
-        nursery.start_soon(kill)
         with pytest.raises(UpgradeFailed, match="was killed by SIGKILL"):
-            await service.reload()
+            await service.reload(kill)
         await wait_finished(stream)
         assert service.pid == old
         assert stream.tokens == 400
+        await service.reload()
+        assert (await service.ask(max_tokens=2)).status_code == 200
         await stop(service)
 
 
 @pytest.mark.slow
-async def test_the_old_process_is_killed_while_the_new_one_loads(tmp_path: Path) -> None:
-    async with open_service(tmp_path) as service, trio.open_nursery() as nursery:
+@pytest.mark.parametrize("stage", ["is loading", "is taking over"])
+async def test_the_old_process_is_killed_on_the_way(tmp_path: Path, stage: str) -> None:
+    async with open_service(tmp_path) as service:
         service.start_engine()
         await service.wait_ready()
         old = service.pid
         assert old is not None
 
-        async def kill() -> None:
-            await service.coming_up()
-            os.kill(old, signal.SIGKILL)
+        def kill(text: str) -> None:
+            if stage in text:
+                os.kill(old, signal.SIGKILL)
 
-        nursery.start_soon(kill)
-        told = await service.reload()
+        told = await service.reload(kill)
         assert told == f"process {service.pid} serves; process {old} died meanwhile"
         assert (await service.ask(max_tokens=2)).status_code == 200
         await service.reload()
