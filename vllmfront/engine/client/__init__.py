@@ -1,9 +1,10 @@
 """The client of one or more engines: streams of requests, utility calls, and their state."""
 
 from vllmfront.engine.client._client import EngineClient
+from vllmfront.engine.client._client_sockets import Inheritance
 from vllmfront.engine.client._config import EngineClientConfig
 from vllmfront.engine.client._info import ClientSnapshot, EngineInfo, RankSnapshot
-from vllmfront.engine.client._open import Inheritance, open_engine_client
+from vllmfront.engine.client._open import open_engine_client
 from vllmfront.engine.client._state import EngineState, RankState
 from vllmfront.engine.client._stream import RequestStream
 from vllmfront.engine.client._succession import EngineLegacy, Succession

@@ -14,10 +14,9 @@ from vllmfront.engine.client._dispatch import Dispatch
 from vllmfront.engine.client._info import ClientSnapshot, EngineInfo
 from vllmfront.engine.client._membership import Membership
 from vllmfront.engine.client._overview import take_levels, take_snapshot
-from vllmfront.engine.client._prepare import Preparation, Sinks
+from vllmfront.engine.client._prepare import Preparation
 from vllmfront.engine.client._rank import EngineRank
 from vllmfront.engine.client._request_checks import RequestChecks
-from vllmfront.engine.client._stall import StallWatch
 from vllmfront.engine.client._state import EngineState
 from vllmfront.engine.client._stream import RequestStream
 from vllmfront.engine.client._succession import Succession
@@ -25,7 +24,7 @@ from vllmfront.engine.client._utility import DEFAULT_CALL_SECONDS, UtilityCalls
 from vllmfront.engine.guard import GuardLimits
 from vllmfront.engine.handshake import Roster
 from vllmfront.engine.metrics import EngineMetrics, TerminalCause
-from vllmfront.errors import EngineDied, RequestRejected, VllmFrontError
+from vllmfront.errors import EngineDied, VllmFrontError
 
 
 class EngineClient:
@@ -42,7 +41,6 @@ class EngineClient:
         metrics: EngineMetrics,
         preparation: Preparation,
         roster: Roster,
-        stalls: StallWatch,
         succession: Succession | None,
     ) -> None:
         self.metrics = metrics
@@ -64,7 +62,6 @@ class EngineClient:
         self._membership = membership
         self._preparation = preparation
         self._roster = roster
-        self._stalls = stalls
         metrics.watch(partial(take_levels, membership, books))
 
     def __repr__(self) -> str:
@@ -169,11 +166,7 @@ class EngineClient:
     def submit_one(self, request: EngineRequest, sink: OutputSink) -> RequestStream:
         """Prepare a request of one choice, as ``submit`` does, for less."""
         stream = RequestStream(self._books, self._dispatch, None)
-        try:
-            self._preparation.prepare_one(stream, request, sink)
-        except RequestRejected:
-            self.metrics.count_cause(TerminalCause.REFUSED)
-            raise
+        self._preparation.prepare_one(stream, request, sink)
         return stream
 
     def submit_all(
@@ -184,7 +177,7 @@ class EngineClient:
         """Prepare several requests that begin and end together; as ``submit`` otherwise."""
         buffer = OutputBuffer() if sinks is None else None
         stream = RequestStream(self._books, self._dispatch, buffer)
-        for _pause in self._prepare(stream, requests, sinks, buffer):
+        for _pause in self._preparation.prepare(stream, requests, sinks, buffer):
             pass
         return stream
 
@@ -196,22 +189,9 @@ class EngineClient:
         """Do as ``submit_all``; a checkpoint only where there are very many choices."""
         buffer = OutputBuffer() if sinks is None else None
         stream = RequestStream(self._books, self._dispatch, buffer)
-        for _pause in self._prepare(stream, requests, sinks, buffer):
+        for _pause in self._preparation.prepare(stream, requests, sinks, buffer):
             await trio.lowlevel.checkpoint()
         return stream
-
-    def _prepare(
-        self,
-        stream: RequestStream,
-        requests: Sequence[EngineRequest],
-        sinks: Sinks | None,
-        buffer: OutputBuffer | None,
-    ) -> Iterator[None]:
-        try:
-            yield from self._preparation.prepare(stream, requests, sinks, buffer)
-        except RequestRejected:
-            self.metrics.count_cause(TerminalCause.REFUSED)
-            raise
 
     def abort(self, public_ids: Collection[str]) -> int:
         """End requests by their public ids, as aborted, with the tokens they have so far.
@@ -245,15 +225,9 @@ class EngineClient:
             UtilityCallTimeout: An engine did not answer in time.
             EngineDied: An engine ended, or had before.
             EngineUnavailable: No engine serves.
+            RequestRejected: There is no such rank, or an argument cannot be sent.
         """
-        if self.state not in _SERVING:
-            raise self._membership.unavailable()
-        engines = [one for one in self._membership.ranks.values() if one.state.connected]
-        if ranks is not None:
-            engines = [self._serving(rank) for rank in sorted(ranks)]
-        results = await self._calls.call(engines, method, args, timeout)
-        self._stalls.note_call(method, engines)
-        return results
+        return await self._calls.call(method, args, ranks, timeout)
 
     def delay_engine(self, seconds: float, rank: int | None = None) -> None:
         """Take note that in so many seconds a process will be started for one *rank*, or for all.
@@ -307,14 +281,5 @@ class EngineClient:
             if rank is None or engine.rank == rank:
                 yield engine
 
-    def _serving(self, rank: int) -> EngineRank:
-        engine = self._membership.ranks.get(rank)
-        if engine is None:
-            raise RequestRejected(f"there is no engine {rank}")
-        if not engine.state.connected:
-            raise engine.death()
-        return engine
 
-
-_SERVING = (EngineState.READY, EngineState.STALLED)
 _SETTLED = (EngineState.READY, EngineState.FAILED)

@@ -16,26 +16,29 @@ from vllmfront.engine.client._membership import Membership
 from vllmfront.engine.client._request_checks import RequestChecks
 from vllmfront.engine.client._stream import CHOICES_A_TURN, RequestStream
 from vllmfront.engine.guard import adapt_request
-from vllmfront.engine.metrics import RequestRecord
+from vllmfront.engine.metrics import EngineMetrics, RequestRecord, TerminalCause
+from vllmfront.errors import RequestRejected
 
 Sinks = Sequence[Sequence[OutputSink]]
 """One for each choice of each request."""
 
 
 class Preparation:
-    """Makes the children of streams."""
+    """Makes the children of streams, and counts what is refused at that."""
 
     def __init__(
         self,
         checks: RequestChecks,
         dispatch: Dispatch,
         membership: Membership,
+        metrics: EngineMetrics,
         *,
         continuation: bool,
     ) -> None:
         self._checks = checks
         self._dispatch = dispatch
         self._membership = membership
+        self._metrics = metrics
         self._continuation = continuation
 
     def prepare(
@@ -50,6 +53,39 @@ class Preparation:
         Raises:
             RequestRejected: An engine could not survive it.
         """
+        try:
+            yield from self._add_children(stream, requests, sinks, buffer)
+        except RequestRejected:
+            self._metrics.count_cause(TerminalCause.REFUSED)
+            raise
+
+    def prepare_one(self, stream: RequestStream, request: EngineRequest, sink: OutputSink) -> None:
+        """Add the only child of *stream*, as ``prepare`` does, for a request of one choice.
+
+        Raises:
+            RequestRejected: An engine could not survive it.
+        """
+        try:
+            known = self._checks.check(request, self._checks.limits)
+            if known is None:
+                request = adapt_request(request, self._membership.info.vllm_version)
+            child = _child(stream, 0, request.request_id, request, sink)
+            if known is not None:
+                child.encoded_sampling = known.encoded
+            self._dispatch.prepare(child, ())
+        except RequestRejected:
+            self._metrics.count_cause(TerminalCause.REFUSED)
+            raise
+        stream.children.append(child)
+        self._keep_tokens(child, known)
+
+    def _add_children(
+        self,
+        stream: RequestStream,
+        requests: Sequence[EngineRequest],
+        sinks: Sinks | None,
+        buffer: OutputBuffer | None,
+    ) -> Iterator[None]:
         taken = set[str]()
         children = stream.children
         limits = self._checks.limits
@@ -75,22 +111,6 @@ class Preparation:
                     yield
         if len(children) == 1:
             self._keep_tokens(children[0], known)
-
-    def prepare_one(self, stream: RequestStream, request: EngineRequest, sink: OutputSink) -> None:
-        """Add the only child of *stream*, as ``prepare`` does, for a request of one choice.
-
-        Raises:
-            RequestRejected: An engine could not survive it.
-        """
-        known = self._checks.check(request, self._checks.limits)
-        if known is None:
-            request = adapt_request(request, self._membership.info.vllm_version)
-        child = _child(stream, 0, request.request_id, request, sink)
-        if known is not None:
-            child.encoded_sampling = known.encoded
-        self._dispatch.prepare(child, ())
-        stream.children.append(child)
-        self._keep_tokens(child, known)
 
     def _keep_tokens(self, child: Child, known: KnownForm | None) -> None:
         """Have the tokens of *child* kept, where it can go on with them on another engine."""

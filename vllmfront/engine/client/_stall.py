@@ -80,6 +80,7 @@ class StallWatch:
         self._marks: dict[EngineRank, _Mark] = {}
         self._paused = set[EngineRank]()
         self._last_look = trio.current_time()
+        calls.on_success(self._note_call)
 
     async def serve(self) -> None:
         """Look at them until cancelled."""
@@ -87,7 +88,7 @@ class StallWatch:
             await trio.sleep(self._period)
             self._look(trio.current_time())
 
-    def note_call(self, method: str, engines: Collection[EngineRank]) -> None:
+    def _note_call(self, method: str, engines: Collection[EngineRank]) -> None:
         """Take note that *engines* have done *method*: paused ones are silent on purpose."""
         if method in _PAUSING:
             self._paused.update(engines)

@@ -3,16 +3,22 @@
 import logging
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import trio
 
 from vllmfront.engine.client._membership import Membership
 from vllmfront.engine.client._rank import EngineRank
+from vllmfront.engine.client._state import EngineState
 from vllmfront.engine.transport import PeerGone
 from vllmfront.engine.wire import UtilityAnswer, encode_utility
-from vllmfront.errors import UtilityCallFailed, UtilityCallTimeout, VllmFrontError
+from vllmfront.errors import (
+    RequestRejected,
+    UtilityCallFailed,
+    UtilityCallTimeout,
+    VllmFrontError,
+)
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -21,6 +27,8 @@ DEFAULT_CALL_SECONDS = 60.0
 
 _ID_BITS = 48
 """Of a random start: ids that count on from it stay within 64 bits."""
+
+_SERVING = (EngineState.READY, EngineState.STALLED)
 
 
 class _Call:
@@ -54,6 +62,7 @@ class UtilityCalls:
         self._pending: dict[int, tuple[_Call, EngineRank]] = {}
         # Answers to a client that had our slot before us must not be taken for ours.
         self._last_id = secrets.randbits(_ID_BITS)
+        self._success_observers: list[Callable[[str, Collection[EngineRank]], None]] = []
         membership.on_loss(self.fail_rank)
 
     @property
@@ -61,23 +70,60 @@ class UtilityCalls:
         """Answers that are awaited."""
         return len(self._pending)
 
+    def on_success(self, observer: Callable[[str, Collection[EngineRank]], None]) -> None:
+        """Call *observer* with each method that engines have done, and with those engines."""
+        self._success_observers.append(observer)
+
     async def call(
+        self,
+        method: str,
+        args: Sequence[Any],
+        numbers: Collection[int] | None,
+        seconds: float | None,
+    ) -> list[Any]:
+        """Call *method* on the ranks of these *numbers*, or on all that serve, at once.
+
+        Cancelled, timed out or failed, it forgets the call; late answers are ignored.
+
+        Returns:
+            The results, in the order of ranks.
+
+        Raises:
+            UtilityCallFailed: An engine answered with a failure text.
+            UtilityCallTimeout: An engine did not answer within *seconds*.
+            EngineDied: An engine ended before it answered, or had before.
+            EngineUnavailable: No engine serves.
+            RequestRejected: An argument cannot be sent, or there is no such rank.
+        """
+        ranks = self._chosen(numbers)
+        results = await self._call(ranks, method, args, seconds)
+        for observer in self._success_observers:
+            observer(method, ranks)
+        return results
+
+    def _chosen(self, numbers: Collection[int] | None) -> list[EngineRank]:
+        membership = self._membership
+        if membership.state.value not in _SERVING:
+            raise membership.unavailable()
+        if numbers is None:
+            return [rank for rank in membership.ranks.values() if rank.state.connected]
+        chosen = []
+        for number in sorted(numbers):
+            rank = membership.ranks.get(number)
+            if rank is None:
+                raise RequestRejected(f"there is no engine {number}")
+            if not rank.state.connected:
+                raise rank.death()
+            chosen.append(rank)
+        return chosen
+
+    async def _call(
         self,
         ranks: Sequence[EngineRank],
         method: str,
         args: Sequence[Any],
         seconds: float | None,
     ) -> list[Any]:
-        """Call *method* on *ranks* at once and return their results in that order.
-
-        Cancelled, timed out or failed, it forgets the call; late answers are ignored.
-
-        Raises:
-            UtilityCallFailed: An engine answered with a failure text.
-            UtilityCallTimeout: An engine did not answer within *seconds*.
-            EngineDied: An engine ended before it answered.
-            RequestRejected: An argument cannot be sent.
-        """
         if not ranks:
             await trio.lowlevel.checkpoint()
             return []

@@ -1,0 +1,166 @@
+"""A client's parts, connected."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+import attrs
+
+from vllmfront.engine.client._books import Books
+from vllmfront.engine.client._client import EngineClient
+from vllmfront.engine.client._client_sockets import ClientSockets, Inheritance
+from vllmfront.engine.client._config import EngineClientConfig
+from vllmfront.engine.client._connections import OutputConnections
+from vllmfront.engine.client._dispatch import Dispatch
+from vllmfront.engine.client._entrance import other_slot
+from vllmfront.engine.client._ids import IdSource
+from vllmfront.engine.client._inbox import OutputInbox
+from vllmfront.engine.client._link import EngineLink
+from vllmfront.engine.client._membership import Membership
+from vllmfront.engine.client._prepare import Preparation
+from vllmfront.engine.client._reader import OutputReader
+from vllmfront.engine.client._reception import Reception
+from vllmfront.engine.client._reconnection import Reconnections
+from vllmfront.engine.client._recovery import Recovery
+from vllmfront.engine.client._request_checks import RequestChecks
+from vllmfront.engine.client._spare import SpareSlot
+from vllmfront.engine.client._stall import StallWatch
+from vllmfront.engine.client._succession import Succession, inherit
+from vllmfront.engine.client._utility import UtilityCalls
+from vllmfront.engine.client._waiting_room import WaitingRoom
+from vllmfront.engine.handshake import Roster, watch_restarts, watch_start_up
+from vllmfront.engine.metrics import EngineMetrics
+from vllmfront.errors import StartupFailed
+
+Task = Callable[[], Awaitable[None]]
+
+
+@attrs.frozen(kw_only=True)
+class ClientParts:
+    """A client, and what its block needs of its insides."""
+
+    client: EngineClient
+    books: Books
+    dispatch: Dispatch
+    tasks: Sequence[Task]
+    """They run as long as the client is open."""
+
+
+def assemble(
+    config: EngineClientConfig,
+    metrics: EngineMetrics,
+    sockets: ClientSockets,
+    inheritance: Inheritance | None,
+) -> ClientParts:
+    """Connect the parts of a client; nothing runs yet."""
+    roster = Roster(config.ranks, owns_handshake=sockets.entrance is not None)
+    membership = Membership(
+        config.ranks, metrics, sockets.inputs, watches_loading=config.watch_loading
+    )
+    calls = UtilityCalls(membership, client_index=sockets.slot)
+    checks = RequestChecks(config.limits, membership)
+    books = Books(membership, metrics, WaitingRoom(config.recovery_wait))
+    ids = IdSource(randomize=config.randomize_ids)
+    dispatch = Dispatch(books, membership, ids, client_index=sockets.slot)
+    recovery = Recovery(books, dispatch, membership, checks, retries=config.request_retries)
+    stalls = StallWatch(
+        membership, calls, stall_after=config.stall_timeout, lose_after=config.stall_restart
+    )
+    connections = OutputConnections(sockets.output_monitor, membership)
+    inbox = OutputInbox(
+        sockets.outputs,
+        metrics=metrics,
+        calls=calls,
+        membership=membership,
+        connections=connections,
+    )
+    succession = _succession(sockets, roster, membership, inbox)
+    tasks: list[Task] = [
+        *_link_tasks(sockets, roster, membership, OutputReader(inbox, books, membership)),
+        connections.serve,
+        recovery.serve,
+        stalls.serve,
+        partial(books.deadlines.serve, books.expire),
+        *(() if succession is None else succession.tasks),
+        _start_up(config, roster, membership, succession, inheritance),
+    ]
+    client = EngineClient(
+        books=books,
+        calls=calls,
+        checks=checks,
+        dispatch=dispatch,
+        membership=membership,
+        metrics=metrics,
+        preparation=Preparation(
+            checks, dispatch, membership, metrics, continuation=config.continuation
+        ),
+        roster=roster,
+        succession=succession,
+    )
+    return ClientParts(client=client, books=books, dispatch=dispatch, tasks=tasks)
+
+
+def _link_tasks(
+    sockets: ClientSockets, roster: Roster, membership: Membership, reader: OutputReader
+) -> list[Task]:
+    """Return what listens to the engines, and takes note of who comes and goes."""
+    reconnections = Reconnections(membership)
+    link = EngineLink(
+        sockets.inputs,
+        sockets.input_monitor,
+        roster=roster,
+        membership=membership,
+        reader=reader,
+        reconnections=reconnections,
+    )
+    return [
+        reader.serve,
+        link.serve_registrations,
+        link.serve_departures,
+        link.serve_doubts,
+        reconnections.serve,
+    ]
+
+
+def _succession(
+    sockets: ClientSockets, roster: Roster, membership: Membership, inbox: OutputInbox
+) -> Succession | None:
+    entrance = sockets.entrance
+    if entrance is None:
+        return None
+    free = entrance.slots[other_slot(sockets.slot)]
+    return Succession(
+        entrance,
+        sockets.slot,
+        roster=roster,
+        membership=membership,
+        reception=Reception(sockets.context, entrance, roster=roster, members=membership),
+        spare=SpareSlot(sockets.context, free, inbox=inbox, membership=membership),
+    )
+
+
+def _start_up(
+    config: EngineClientConfig,
+    roster: Roster,
+    membership: Membership,
+    succession: Succession | None,
+    inheritance: Inheritance | None,
+) -> Task:
+    """Take the place in the row of generations; return what watches the engines come up."""
+    if inheritance is None:
+        if succession is not None:
+            succession.lead()
+        return partial(_watch_start_up, roster, config.ready_timeout, membership)
+    assert succession is not None
+    inherit(inheritance.legacy, roster, membership)
+    succession.receive()
+    return partial(watch_restarts, roster, config.ready_timeout, membership)
+
+
+async def _watch_start_up(roster: Roster, ready_timeout: float, membership: Membership) -> None:
+    """Give the client up when its engines do not join in time, and later one that does not."""
+    try:
+        await watch_start_up(roster, ready_timeout)
+    except StartupFailed as error:
+        membership.give_up(error)
+        raise
+    await watch_restarts(roster, ready_timeout, membership)

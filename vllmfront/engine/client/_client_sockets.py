@@ -1,0 +1,98 @@
+"""A client's sockets, and where engines find them."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+
+import attrs
+import zmq
+
+from vllmfront.engine.client._config import EngineClientConfig
+from vllmfront.engine.client._entrance import Entrance, adopt_entrance, open_entrance
+from vllmfront.engine.client._succession import EngineLegacy
+from vllmfront.engine.transport import (
+    MessageReceiver,
+    MessageRouter,
+    PeerMonitor,
+    open_context,
+    open_monitor,
+    open_receiver,
+    open_router,
+)
+
+ABORT_LINGER = 100
+"""Milliseconds that the last aborts get to leave when a client closes."""
+
+
+@attrs.frozen(kw_only=True)
+class Inheritance:
+    """What a client gets from that of the process before it."""
+
+    descriptors: Sequence[int]
+    """Listening, in the order of ``Entrance.listeners``; the client owns them."""
+
+    legacy: EngineLegacy
+
+
+@attrs.frozen(kw_only=True)
+class ClientSockets:
+    """What one client holds for as long as it is open."""
+
+    context: zmq.Context[zmq.Socket[bytes]]
+    entrance: Entrance | None
+    """None where somebody else does the handshake."""
+
+    slot: int
+    inputs: MessageRouter
+    outputs: MessageReceiver
+    input_monitor: PeerMonitor
+    output_monitor: PeerMonitor
+
+
+@contextmanager
+def open_client_sockets(
+    config: EngineClientConfig, bind_host: str, inheritance: Inheritance | None
+) -> Iterator[ClientSockets]:
+    """Hold the sockets that engines connect to for the block.
+
+    Args:
+        config: Who the engines are.
+        bind_host: Numeric.
+        inheritance: What a client in another process leaves; None binds new addresses.
+
+    Raises:
+        ConfigurationError: A descriptor is no listening socket.
+        OSError: An address cannot be bound.
+    """
+    with ExitStack() as stack:
+        context = stack.enter_context(open_context())
+        slot, entrance = 0, None
+        input_fd, output_fd = config.input_fd, config.output_fd
+        if input_fd is None or output_fd is None:
+            entrance = stack.enter_context(_open_entrance(config, bind_host, inheritance))
+            slot = inheritance.legacy.slot if inheritance is not None else 0
+            own = entrance.slots[slot]
+            input_fd, output_fd = own.inputs.duplicate(), own.outputs.duplicate()
+        inputs = stack.enter_context(
+            open_router(context, "", adopt_fd=input_fd, linger=ABORT_LINGER)
+        )
+        outputs = stack.enter_context(open_receiver(context, "", adopt_fd=output_fd))
+        yield ClientSockets(
+            context=context,
+            entrance=entrance,
+            slot=slot,
+            inputs=inputs,
+            outputs=outputs,
+            input_monitor=stack.enter_context(open_monitor(inputs)),
+            output_monitor=stack.enter_context(open_monitor(outputs)),
+        )
+
+
+def _open_entrance(
+    config: EngineClientConfig, bind_host: str, inheritance: Inheritance | None
+) -> AbstractContextManager[Entrance]:
+    advertised = config.advertised_host or bind_host
+    if inheritance is not None:
+        return adopt_entrance(inheritance.descriptors, advertised)
+    return open_entrance(
+        bind_host, config.handshake_port, advertised_host=advertised, local=config.all_local
+    )
