@@ -1,15 +1,23 @@
 """One inference request of a client, from its arrival to its one end."""
 
-from __future__ import annotations
+from collections.abc import Sequence
 
-from typing import TYPE_CHECKING
+from msgspec import Struct
 
 from vllmfront.api.http import HttpRequest
+from vllmfront.api.openai._gate import Gate
+from vllmfront.api.openai._marks import RequestMarks
+from vllmfront.api.openai._service import ModelService
+from vllmfront.engine import EngineRequest, RequestStream
 
-if TYPE_CHECKING:
-    from vllmfront.api.openai._gate import Gate
-    from vllmfront.api.openai._run import Admitted
-    from vllmfront.engine import RequestStream
+
+class Admitted(Struct, kw_only=True, frozen=True):
+    """What is to be sent: everything that the request's own words can have against it was said."""
+
+    service: ModelService
+    marks: RequestMarks
+    requests: Sequence[EngineRequest]
+    """One a prompt."""
 
 
 class InferenceCall:

@@ -8,7 +8,7 @@ from vllmfront.api.http import Exchange, ResponseWriter
 from vllmfront.api.openai._admission import Admission, fit_ids, fit_text
 from vllmfront.api.openai._answers import AnswerParts, chat_answer, is_short
 from vllmfront.api.openai._body import Body
-from vllmfront.api.openai._call import InferenceCall
+from vllmfront.api.openai._call import Admitted, InferenceCall
 from vllmfront.api.openai._chat_conversation import checked_chat, echo_of
 from vllmfront.api.openai._chat_request import ChatCompletionRequest
 from vllmfront.api.openai._frames import ChatFrames
@@ -17,7 +17,7 @@ from vllmfront.api.openai._logprobs import ChatLogprobsWriter
 from vllmfront.api.openai._marks import read_marks
 from vllmfront.api.openai._offload import INLINE_MESSAGES, INLINE_SIZE
 from vllmfront.api.openai._parts import RouteParts
-from vllmfront.api.openai._run import Admitted, begin_streamed, run_streamed, run_whole
+from vllmfront.api.openai._run import begin_streamed, run_streamed, run_whole
 from vllmfront.api.openai._sampling import PreparedSampling
 from vllmfront.api.openai._service import ModelService
 from vllmfront.api.openai._stream import StreamedAnswer

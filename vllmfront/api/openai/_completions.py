@@ -10,7 +10,7 @@ from vllmfront.api.http import ResponseWriter
 from vllmfront.api.openai._admission import Admission, fit_ids, fit_text
 from vllmfront.api.openai._answers import AnswerParts, completion_answer, is_short
 from vllmfront.api.openai._body import Body
-from vllmfront.api.openai._call import InferenceCall
+from vllmfront.api.openai._call import Admitted, InferenceCall
 from vllmfront.api.openai._completion_request import (
     CompletionRequest,
     Prompt,
@@ -25,7 +25,7 @@ from vllmfront.api.openai._logprobs import CompletionLogprobsWriter
 from vllmfront.api.openai._marks import read_marks
 from vllmfront.api.openai._offload import INLINE_SIZE
 from vllmfront.api.openai._parts import RouteParts
-from vllmfront.api.openai._run import Admitted, run_streamed, run_whole
+from vllmfront.api.openai._run import run_streamed, run_whole
 from vllmfront.api.openai._sampling import PreparedSampling
 from vllmfront.api.openai._stream import StreamedAnswer
 from vllmfront.api.openai._time_limit import in_time

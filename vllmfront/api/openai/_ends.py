@@ -64,7 +64,7 @@ class RequestEnds:
             self.note_refusal(error)
 
     def note_refusal(self, error: ServiceUnavailable) -> None:
-        """Take down that somebody was told to come again, before anything was done for him."""
+        """Take down that somebody was told to come again, before anything was done for them."""
         refusals = self._metrics.refusals
         refusals[error.reason] = refusals.get(error.reason, 0) + 1
         unlogged = self._unlogged.setdefault(error.reason, _Unlogged())

@@ -1,9 +1,10 @@
 """Which requests come in while there is much to do."""
 
+from typing import Protocol
+
 import attrs
 
 from vllmfront.api.metrics import GateStatistics
-from vllmfront.api.openai._call import InferenceCall
 from vllmfront.api.openai._loop_lag import LoopLag
 from vllmfront.errors import Overloaded, Reason
 
@@ -22,6 +23,17 @@ class GateLimits:
     """Seconds that the event loop may be late, again and again; 0: any."""
 
 
+class GatedCall(Protocol):
+    """What the gate has to know of a request."""
+
+    choices: int
+    """How many places it takes up, for the gate alone to change."""
+
+    @property
+    def queued_tokens(self) -> int:
+        """Prompt tokens of its choices that have no token yet."""
+
+
 class Gate:
     """Counts the requests that are in, and refuses others. Its places are taken on arrival.
 
@@ -36,7 +48,7 @@ class Gate:
         self._max_in_flight = limits.max_in_flight
         self._max_tokens = limits.max_queued_tokens
         self._in_flight = 0
-        self._queued: dict[InferenceCall, None] = {}
+        self._queued: dict[GatedCall, None] = {}
         """Requests that had no token when last looked at; only where tokens are limited."""
 
     def check_lag(self) -> None:
@@ -55,7 +67,7 @@ class Gate:
                 current=round(lag.value, 3),
             )
 
-    def enter(self, call: InferenceCall) -> None:
+    def enter(self, call: GatedCall) -> None:
         """Give *call* a place for its first choice, before anything is done for it.
 
         Raises:
@@ -66,7 +78,7 @@ class Gate:
         if self._max_tokens is not None:
             self._check_tokens(self._max_tokens)
 
-    def widen(self, call: InferenceCall, choices: int) -> None:
+    def widen(self, call: GatedCall, choices: int) -> None:
         """Give *call* places for all its *choices*.
 
         Raises:
@@ -75,7 +87,7 @@ class Gate:
         if choices > call.choices:
             self._take(call, choices)
 
-    def queue(self, call: InferenceCall) -> None:
+    def queue(self, call: GatedCall) -> None:
         """Count the tokens of *call*, which is about to be sent.
 
         Raises:
@@ -85,7 +97,7 @@ class Gate:
             self._check_tokens(self._max_tokens)
             self._queued[call] = None
 
-    def leave(self, call: InferenceCall) -> None:
+    def leave(self, call: GatedCall) -> None:
         """Take the places of *call* back, if it has any."""
         self._in_flight -= call.choices
         call.choices = 0
@@ -103,7 +115,7 @@ class Gate:
             max_loop_lag=self.lag.limit or None,
         )
 
-    def _take(self, call: InferenceCall, choices: int) -> None:
+    def _take(self, call: GatedCall, choices: int) -> None:
         more, limit = choices - call.choices, self._max_in_flight
         if limit is not None and self._in_flight + more > limit:
             others = self._in_flight - call.choices

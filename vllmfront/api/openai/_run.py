@@ -4,31 +4,19 @@ from collections.abc import Sequence
 from functools import partial
 
 import trio
-from msgspec import Struct
 
 from vllmfront.api.http import ResponseWriter
-from vllmfront.api.openai._call import InferenceCall
+from vllmfront.api.openai._call import Admitted, InferenceCall
 from vllmfront.api.openai._closing import close_cause, shutting_down
 from vllmfront.api.openai._exchange import StreamExchange
-from vllmfront.api.openai._marks import RequestMarks
-from vllmfront.api.openai._service import ModelService
 from vllmfront.api.openai._stream import StreamedAnswer
 from vllmfront.api.openai._usage import RequestTimes, metrics_json
-from vllmfront.engine import EngineRequest, OutputSink, RequestStream
+from vllmfront.engine import OutputSink, RequestStream
 from vllmfront.engine.metrics import TerminalCause
 from vllmfront.errors import VllmFrontError
 
 Sinks = Sequence[Sequence[OutputSink]]
 """One for each choice of each prompt."""
-
-
-class Admitted(Struct, kw_only=True, frozen=True):
-    """What is to be sent: everything that the request's own words can have against it was said."""
-
-    service: ModelService
-    marks: RequestMarks
-    requests: Sequence[EngineRequest]
-    """One a prompt."""
 
 
 def begin_streamed(
