@@ -20,7 +20,6 @@ from vllmfront.errors import ConfigurationError, EngineUnavailable, Reason
 async def open_engine_client(
     config: EngineClientConfig,
     *,
-    metrics: EngineMetrics | None = None,
     inheritance: Inheritance | None = None,
 ) -> AsyncGenerator[EngineClient, None]:
     """Serve the traffic of the engines in *config* for as long as the block runs.
@@ -30,7 +29,6 @@ async def open_engine_client(
 
     Args:
         config: Who the engines are and where they find us.
-        metrics: Counters to go on with, where a client follows another.
         inheritance: The engines of a client in another process, which may serve on for a while;
             see ``EngineClient.succession``.
 
@@ -40,7 +38,7 @@ async def open_engine_client(
         ExceptionGroup: What the block raised, or a StartupFailed because an engine did not join
             in time.
     """
-    metrics = metrics or EngineMetrics(enabled=config.count_metrics, bounds=config.histogram_bounds)
+    metrics = EngineMetrics(enabled=config.count_metrics, bounds=config.histogram_bounds)
     bind_host = await resolve_host(config.handshake_host)
     if config.advertised_host is None and ip_address(bind_host).is_unspecified:
         raise ConfigurationError(

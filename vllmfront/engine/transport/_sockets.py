@@ -205,9 +205,9 @@ def _closed(error: zmq.ZMQError) -> BaseException:
 
 
 @contextmanager
-def open_context(*, io_threads: int = 1) -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
+def open_context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
     """Hold ZeroMQ's I/O threads for the block; sockets still open at its end are closed."""
-    context = zmq.Context(io_threads)
+    context = zmq.Context()
     try:
         yield context
     finally:
