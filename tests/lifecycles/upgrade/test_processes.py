@@ -10,7 +10,7 @@ import pytest
 import trio
 import trustme
 
-from tests.lifecycles.rig import TINY_CHAT, alive, commanded, fake_python, wait_until
+from tests.lifecycles.rig import TINY_CHAT, alive, commanded, descendants, fake_python, wait_until
 from tests.lifecycles.upgrade.service import Answer, Service, open_service, wait_finished
 from vllmfront.lifecycles.upgrade import UpgradeFailed
 
@@ -200,7 +200,7 @@ async def test_a_managed_engine_is_not_restarted(tmp_path: Path) -> None:
     python = fake_python(tmp_path)
     async with open_service(tmp_path, "--python", python, external=False) as service:
         await service.wait_ready()
-        engines = commanded("vllmfront simulate --handshake tcp://127.0.0.1:")
+        engines = descendants(service.started.pid)
         for _ in range(2):
             old = service.pid
             [stream] = await service.reload_amid(300)
@@ -208,7 +208,8 @@ async def test_a_managed_engine_is_not_restarted(tmp_path: Path) -> None:
             await wait_finished(stream)
             assert stream.tokens == 300
         assert (await service.ask(max_tokens=2)).status_code == 200
-        assert commanded("vllmfront simulate --handshake tcp://127.0.0.1:") == engines
+        assert all(map(alive, engines))
+        assert descendants(service.pid or 0) == []
         assert len(list((tmp_path / "ipc").iterdir())) == 4
         pid = service.pid
         assert pid is not None
@@ -226,13 +227,13 @@ async def test_a_new_process_that_fails_late_leaves_the_engine_alone(tmp_path: P
     tls = ("--ssl-certfile", str(certificate))
     async with open_service(tmp_path, "--python", python, *tls, external=False) as service:
         await service.wait_log("Engine 0 is ready")
-        engines = commanded("vllmfront simulate --handshake tcp://127.0.0.1:")
+        engines = descendants(service.started.pid)
         certificate.write_text("rubbish")
         old = service.pid
         with pytest.raises(UpgradeFailed, match=r"gave up: .*certificate"):
             await service.reload()
         assert service.pid == old
-        assert commanded("vllmfront simulate --handshake tcp://127.0.0.1:") == engines
+        assert descendants(service.started.pid) == engines
         with pytest.raises(UpgradeFailed, match=r"gave up: .*certificate"):
             await service.reload()
         assert "is lost" not in service.log
@@ -244,7 +245,7 @@ async def test_the_managed_engine_dies_while_the_old_process_drains(tmp_path: Pa
     python = fake_python(tmp_path)
     async with open_service(tmp_path, "--python", python, external=False) as service:
         await service.wait_ready()
-        [engine] = commanded("vllmfront simulate --handshake tcp://127.0.0.1:")
+        _reaper, engine = descendants(service.started.pid)
         [stream] = await service.reload_amid(1000)
         os.kill(engine, signal.SIGKILL)
         await wait_finished(stream)
