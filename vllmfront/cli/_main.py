@@ -42,6 +42,7 @@ class _Ending:
         self.status = 1
 
     def leave(self) -> None:
+        """End the process with the status, once what was logged and printed is out."""
         logging.shutdown()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):  # nobody reads it, or it is closed

@@ -2,6 +2,16 @@
 
 from vllmfront.cli import _values as values
 from vllmfront.cli._flag import Flag, Group
+from vllmfront.lifecycles import RestartIntensity
+
+
+def _intensity(text: str) -> RestartIntensity:
+    """Read so many restarts within so many seconds, as ``3/600``."""
+    restarts, slash, span = text.partition("/")
+    if not slash:
+        raise ValueError("expected N/SECONDS, as 3/600")
+    return RestartIntensity(values.integer(0, 1_000_000)(restarts), values.positive_seconds(span))
+
 
 RESTARTS = Group(
     title="engine restarts",
@@ -19,7 +29,7 @@ RESTARTS = Group(
         Flag(
             name="--engine-restart-intensity",
             target="engine.restart.intensity",
-            parse=values.rate,
+            parse=_intensity,
             metavar="N/SECONDS",
             help=(
                 "restarts tolerated within so many seconds, those in which the engine loads not "

@@ -8,7 +8,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from vllmfront.lifecycles import RestartIntensity
+_MULTIPLIERS = {
+    "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
+    "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40,
+}  # fmt: skip
+"""What letters after a number stand for, as vLLM reads them."""
 
 
 def integer(low: int, high: int) -> Callable[[str], int]:
@@ -24,12 +28,6 @@ def integer(low: int, high: int) -> Callable[[str], int]:
         return value
 
     return parse
-
-
-_MULTIPLIERS = {
-    "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
-    "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40,
-}  # fmt: skip
 
 
 def count(text: str) -> int:
@@ -59,14 +57,6 @@ def positive_seconds(text: str) -> float:
     if value == 0:
         raise ValueError("must be a positive number of seconds")
     return value
-
-
-def rate(text: str) -> RestartIntensity:
-    """Read so many restarts within so many seconds, as ``3/600``."""
-    count, slash, span = text.partition("/")
-    if not slash:
-        raise ValueError("expected N/SECONDS, as 3/600")
-    return RestartIntensity(integer(0, 1_000_000)(count), positive_seconds(span))
 
 
 def non_empty(text: str) -> str:

@@ -20,7 +20,7 @@ from tests.engine._helpers import (
 )
 from vllmfront.engine import EngineClient, EngineState, FinishReason, RankState
 from vllmfront.engine.client._stall import LOOKS, Verdict, judge
-from vllmfront.errors import EngineDied, EngineUnavailable, Reason, RequestInterrupted
+from vllmfront.errors import EngineStalled, EngineUnavailable, Reason, RequestInterrupted
 from vllmfront.testing import FakeEngine
 
 QUIET = attrs.evolve(CONFIG, stall_timeout=60.0)
@@ -263,7 +263,7 @@ async def test_silence_that_is_too_long_loses_the_engine(mock_clock: MockClock) 
                 await stream.wait_finished()
 
         error = await client.wait_lost()
-        assert isinstance(error, EngineDied)
+        assert isinstance(error, EngineStalled)
         assert "more than --engine-stall-restart allows" in str(error)
         assert state_of(client) is EngineState.RECOVERING
         assert_idle(client)
