@@ -1,13 +1,14 @@
 """Short chats whose way of asking is known begin at once; clients must not see any difference."""
 
+import gc
 from typing import Any
 
 import pytest
 import trio
 
 from tests.api.openai._harness import CHAT, Api, PaperConnection, PaperWriter, chat
-from vllmfront.api.http import Exchange, HttpRequest
-from vllmfront.engine import FinishReason
+from vllmfront.api.http import ANSWERED, Exchange, HttpRequest
+from vllmfront.engine import FinishReason, RequestStream
 from vllmfront.engine.metrics import TerminalCause
 
 STREAM: dict[str, Any] = {"stream": True, "max_tokens": 3}
@@ -164,3 +165,16 @@ async def test_an_aborted_request_keeps_its_tokens(api: Api) -> None:
     writer = await call.finished()
 
     assert writer.events[-2]["choices"][0]["finish_reason"] == FinishReason.ABORT.name.lower()
+
+
+async def test_what_has_ended_is_freed_without_the_collector(api: Api) -> None:
+    gc.disable()
+    try:
+        for _ in range(3):
+            await make_known(api)
+        await trio.testing.wait_all_tasks_blocked()
+        left = [each for each in gc.get_objects() if isinstance(each, Exchange | RequestStream)]
+
+        assert left == [ANSWERED]
+    finally:
+        gc.enable()

@@ -68,6 +68,7 @@ class StreamExchange(Exchange):
         self.end()
 
     def _on_stream_ended(self) -> None:
+        self._stream.on_ended = None  # else they would hold each other, for the collector to find
         self.error = self._stream.error
         if self.error is not None:
             self._tell(self.error)
