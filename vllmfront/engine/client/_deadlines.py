@@ -1,17 +1,13 @@
 """Requests that must have ended by a certain time: one heap and one task for all of them."""
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import trio
 
-if TYPE_CHECKING:
-    from vllmfront.engine.client._child import Child
+from vllmfront.engine.client._child import Child
 
 _MOST_STALE = 64
 """Entries of ended requests that stay in the heap even where they are the majority."""

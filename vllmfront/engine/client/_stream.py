@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import trio
 
 from vllmfront.engine._output import EngineOutput
+from vllmfront.engine.client._buffer import OutputBuffer
+from vllmfront.engine.client._causes import cause_of
 from vllmfront.engine.metrics import TerminalCause
-from vllmfront.errors import (
-    EngineDied,
-    EngineUnavailable,
-    Reason,
-    RequestInterrupted,
-    RequestTimedOut,
-    VllmFrontError,
-)
+from vllmfront.errors import VllmFrontError
 
 if TYPE_CHECKING:
-    from vllmfront.engine.client._books import Books
-    from vllmfront.engine.client._buffer import OutputBuffer
     from vllmfront.engine.client._child import Child
-    from vllmfront.engine.client._dispatch import Dispatch
 
 
 CHOICES_A_TURN = 64
 """Choices that are prepared, sent or ended before other tasks get their turn: they take about a
 millisecond."""
+
+
+class Ledger(Protocol):
+    """The part of the books that a stream uses to end."""
+
+    def leave(self, stream: RequestStream, cause: TerminalCause) -> None:
+        """Abort the children of *stream* that live."""
+
+    def leave_in_turns(self, stream: RequestStream, cause: TerminalCause) -> Iterator[None]:
+        """Do as ``leave``; yield where other tasks should get a turn."""
+
+    def settle(self, stream: RequestStream) -> None:
+        """Close the account of *stream* if all of its children have ended."""
+
+
+class Sender(Protocol):
+    """The part of the dispatch that a stream uses to begin."""
+
+    def begin(self, stream: RequestStream, children: Sequence[Child]) -> None:
+        """Begin some of the children of *stream*; where one cannot be, all end."""
 
 
 class RequestStream:
@@ -39,7 +51,7 @@ class RequestStream:
     without sinks they collect here, to be iterated.
     """
 
-    def __init__(self, books: Books, dispatch: Dispatch, buffer: OutputBuffer | None) -> None:
+    def __init__(self, books: Ledger, dispatch: Sender, buffer: OutputBuffer | None) -> None:
         self.children: list[Child] = []
         self.leave_cause: TerminalCause | None = None
         """Why the block is left early, where its owner knows better than its exception."""
@@ -139,7 +151,7 @@ class RequestStream:
                     self.note_begin()
                 await trio.lowlevel.checkpoint()
         except BaseException as error:
-            self._books.leave(self, _cause_of(error))
+            self._books.leave(self, cause_of(error))
             raise
         finally:
             self._beginning = False
@@ -152,13 +164,13 @@ class RequestStream:
                 self._waiter = trio.lowlevel.current_task()
                 await trio.lowlevel.wait_task_rescheduled(self._forget_waiter)
         except BaseException as error:
-            cause = self.leave_cause or _cause_of(error)
+            cause = self.leave_cause or cause_of(error)
             if self.why_cancelled is not None and isinstance(error, trio.Cancelled):
                 cause = self.why_cancelled()
             self._books.leave(self, cause)
             raise
         if not self.begun and self._error is not None:
-            self._books.leave(self, self.leave_cause or _cause_of(self._error))
+            self._books.leave(self, self.leave_cause or cause_of(self._error))
             raise self._error
 
     def note_begin(self) -> None:
@@ -178,7 +190,7 @@ class RequestStream:
     ) -> None:
         if not self._live:
             return
-        cause = self.leave_cause or _cause_of(error)
+        cause = self.leave_cause or cause_of(error)
         if self._live <= CHOICES_A_TURN:
             self._books.leave(self, cause)
             return
@@ -260,19 +272,3 @@ class RequestStream:
     def _forget_waiter(self, _raise_cancel: Any) -> trio.lowlevel.Abort:
         self._waiter = None
         return trio.lowlevel.Abort.SUCCEEDED
-
-
-def _cause_of(error: BaseException | None) -> TerminalCause:
-    """Return why a block ends with *error* although its request has not ended."""
-    if isinstance(error, (EngineDied, RequestInterrupted)):
-        return TerminalCause.ENGINE_DIED
-    if isinstance(error, RequestTimedOut):
-        return TerminalCause.TIMED_OUT
-    if isinstance(error, EngineUnavailable):
-        closing = error.reason is Reason.DRAINING
-        return TerminalCause.SHUTDOWN if closing else TerminalCause.ENGINE_DIED
-    if isinstance(error, VllmFrontError):
-        return TerminalCause.ENGINE_ERROR
-    if isinstance(error, Exception):
-        return TerminalCause.INTERNAL_ERROR
-    return TerminalCause.CLIENT_GONE

@@ -1,16 +1,12 @@
 """Where engine requests wait for an engine: new ones, and those whose engine was lost."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import takewhile
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from vllmfront.engine.client._child import Child
-    from vllmfront.engine.client._stream import RequestStream
+from vllmfront.engine.client._child import Child
+from vllmfront.engine.client._stream import RequestStream
 
 
 class WaitingRoom:
