@@ -27,6 +27,41 @@ STEADY = Backoff(base=1.0, factor=2.0, cap=60.0, jitter=0.0, reset_after=60.0)
 
 
 @attrs.define
+class _Body:
+    """What a child does in each of its incarnations."""
+
+    note: Callable[[str], None]
+    readiness: Sequence[float]
+    ends_after: float
+    failure: str | None
+    lives: int
+    stop_takes: float
+    born: int = 0
+
+    async def run(
+        self, stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        wait = self.readiness[min(self.born, len(self.readiness) - 1)]
+        self.born += 1
+        self.note("begins")
+        try:
+            await trio.sleep(abs(wait))
+            if wait >= 0:
+                task_status.started()
+            with trio.move_on_after(self.ends_after if self.born <= self.lives else math.inf):
+                await stop.wait()
+                await trio.sleep(self.stop_takes)
+                self.note("stopped")
+                return
+            if self.failure is not None:
+                raise RuntimeError(self.failure)
+            self.note("returned")
+        except trio.Cancelled:
+            self.note("cancelled")
+            raise
+
+
+@attrs.define
 class Stage:
     """Children that note what happens to them, with the time."""
 
@@ -66,34 +101,17 @@ class Stage:
             significant: Whether its end matters to its supervisor.
         """
         readiness = [ready_after] if isinstance(ready_after, int | float) else list(ready_after)
-        born = 0
-
-        async def run(
-            stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-        ) -> None:
-            nonlocal born
-            wait = readiness[min(born, len(readiness) - 1)]
-            born += 1
-            self.note(f"{name} begins")
-            try:
-                await trio.sleep(abs(wait))
-                if wait >= 0:
-                    task_status.started()
-                with trio.move_on_after(ends_after if born <= lives else math.inf):
-                    await stop.wait()
-                    await trio.sleep(stop_takes)
-                    self.note(f"{name} stopped")
-                    return
-                if fails:
-                    raise RuntimeError(f"{name} broke")
-                self.note(f"{name} returned")
-            except trio.Cancelled:
-                self.note(f"{name} cancelled")
-                raise
-
+        body = _Body(
+            note=lambda what: self.note(f"{name} {what}"),
+            readiness=readiness,
+            ends_after=ends_after,
+            failure=f"{name} broke" if fails else None,
+            lives=lives,
+            stop_takes=stop_takes,
+        )
         return ChildSpec(
             name=name,
-            run=run,
+            run=body.run,
             restart=restart,
             start_budget=start_budget,
             stop_budget=stop_budget,

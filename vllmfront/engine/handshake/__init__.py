@@ -7,13 +7,12 @@ from vllmfront.engine.handshake._owner import (
     take_registration,
 )
 from vllmfront.engine.handshake._roster import Roster, Step
-from vllmfront.engine.handshake._start_up import Starters, watch_restarts, watch_start_up
+from vllmfront.engine.handshake._start_up import watch_restarts, watch_start_up
 
 __all__ = [
     "HandshakeOwner",
     "Members",
     "Roster",
-    "Starters",
     "Step",
     "identity_of",
     "take_registration",

@@ -32,7 +32,7 @@ async def watch_start_up(roster: Roster, ready_timeout: float) -> None:
             with trio.move_on_after(ready_timeout) as scope:
                 await roster.wait_change()
             if scope.cancelled_caught:
-                raise overdue_error(step, missing, ready_timeout)
+                raise _overdue_error(step, missing, ready_timeout)
 
 
 async def watch_restarts(roster: Roster, ready_timeout: float, starters: Starters) -> None:
@@ -41,10 +41,10 @@ async def watch_restarts(roster: Roster, ready_timeout: float, starters: Starter
         with trio.move_on_at(roster.next_due(ready_timeout)):
             await roster.wait_change()
         for rank, step in roster.take_overdue(trio.current_time(), ready_timeout).items():
-            starters.engine_overdue(rank, overdue_error(step, [rank], ready_timeout))
+            starters.engine_overdue(rank, _overdue_error(step, [rank], ready_timeout))
 
 
-def overdue_error(step: Step, ranks: list[int], ready_timeout: float) -> StartupFailed:
+def _overdue_error(step: Step, ranks: list[int], ready_timeout: float) -> StartupFailed:
     """Return the error that says who has not done *step* in *ready_timeout* seconds."""
     who = ", ".join(map(str, ranks))
     return StartupFailed(
