@@ -38,6 +38,7 @@ async def soak_adds_up(folder: Path, name: str) -> None:
     assert "seed 92, round 0" in lines[0]
 
 
+@pytest.mark.slow
 async def test_a_short_soak_with_external_engines_adds_up(tmp_path: Path) -> None:
     await soak_adds_up(tmp_path, "external")
 
