@@ -5,9 +5,10 @@ from typing import Any
 import attrs
 import trio
 
-from tests.engine._helpers import RecordingSink, request
+from tests.engine._helpers import RecordingSink, request, settle, wait_lost
 from vllmfront.engine import EngineClient, TerminalCause
 from vllmfront.errors import EngineUnavailable, RequestInterrupted
+from vllmfront.testing import FakeEngine
 
 
 @attrs.define
@@ -41,3 +42,16 @@ def ask(nursery: trio.Nursery, client: EngineClient, name: str = "r", **fields: 
 
     nursery.start_soon(run)
     return asked
+
+
+async def two_that_wait(
+    nursery: trio.Nursery, client: EngineClient, engine: FakeEngine
+) -> tuple[Asked, Asked]:
+    """Lose *engine* under one request, and ask for another one after it."""
+    lost = ask(nursery, client)
+    await engine.receive_add()
+    engine.close()
+    await wait_lost(client)
+    new = ask(nursery, client, "new")
+    await settle()
+    return lost, new

@@ -272,37 +272,3 @@ async def test_whatever_tells_of_the_loss_requests_survive_it(
         assert asked.sink.tokens == [7]
         assert rank_state(client) is RankState.READY
         assert_idle(client)
-
-
-async def test_a_start_that_fails_as_the_request_begins_costs_that_request() -> None:
-    async with open_engines() as (client, [old]), trio.open_nursery() as nursery:
-        old.close()
-        await wait_lost(client)
-        failed: list[Exception] = []
-
-        def break_down() -> None:
-            raise RuntimeError("a bug in the response")
-
-        async def run() -> None:
-            stream = client.submit(request("broken"), [RecordingSink()])
-            stream.on_begun = break_down
-            try:
-                async with stream:
-                    await stream.wait_finished()
-            except Exception as error:  # noqa: BLE001 (looked at below)
-                failed.append(error)
-
-        nursery.start_soon(run)
-        await settle()
-        whole = ask(nursery, client, "whole")
-        await settle()
-        with engine_for(client) as new:
-            await new.join()
-            add = await new.receive_add()
-            new.send_tokens(add.internal_id, [7], FinishReason.STOP)
-            await settle()
-
-        assert whole.sink.tokens == [7]
-        assert "failed as it began" in str(failed[0])
-        assert client.metrics.snapshot().causes["internal_error"] == 1
-        assert_idle(client)
