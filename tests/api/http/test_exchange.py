@@ -1,6 +1,8 @@
 """Answers that go on without a task: one at a time, as long as their connection at most."""
 
+import socket
 from collections.abc import Awaitable
+from contextlib import suppress
 
 import attrs
 import pytest
@@ -221,3 +223,42 @@ async def test_a_cancelled_wait_cuts_the_exchange() -> None:
         await answer
 
     assert answer.cuts == [None]
+
+
+@pytest.mark.parametrize("turns", range(6))
+@pytest.mark.parametrize("by_task", [False, True])
+async def test_a_request_that_comes_while_its_connection_closes_is_served_or_not_begun(
+    turns: int, *, by_task: bool
+) -> None:
+    """Nobody would await it, or cut it, once the connection's task has ended."""
+    begun: list[Answer] = []
+    ended = 0
+
+    async def serve(answer: Answer) -> None:
+        nonlocal ended
+        try:
+            await answer
+        finally:
+            ended += 1
+
+    def handler(request: HttpRequest, response: ResponseWriter) -> Awaitable[None]:
+        begun.append(Answer(request, response))
+        return serve(begun[-1]) if by_task else begun[-1]
+
+    async with open_rig(handler) as rig:
+        for _ in range(6):  # tasks that are due in one turn run in no certain order
+            with socket.create_connection(("127.0.0.1", rig.port)) as client:
+                await trio.testing.wait_all_tasks_blocked()
+                rig.server.close_idle()
+                for _ in range(turns):
+                    await trio.lowlevel.checkpoint()
+                with suppress(OSError):  # it may be closed already
+                    client.send(GET)
+                await trio.testing.wait_all_tasks_blocked()
+                statistics = rig.server.statistics()
+
+                assert statistics.requests_active == statistics.connections_open
+            await rig.server.wait_drained()
+
+    assert all(answer.ended for answer in begun)
+    assert ended == (len(begun) if by_task else 0)

@@ -226,6 +226,7 @@ class Connection:
             await self._serve_each()
         finally:
             self._answering.cut()
+            self._intake.hold()  # nobody is left who would see to another request
             if self._answering.pending:  # its first checkpoint ends it, and it sees to the rest
                 await self._answering.run()
         if not self._abandoned:
@@ -280,9 +281,9 @@ class Connection:
 
     async def _hang_up(self) -> None:
         """Close so that what was sent arrives: a close with unread input would reset it."""
-        unread = self._rejection is not None or self._intake.has_more
         self._say_goodbye()
         await self._outlet.wait_drained()
+        unread = self._rejection is not None or self._intake.has_more
         if not unread or self._intake.ended or self._outlet.broken:
             return
         self._intake.discard()

@@ -179,7 +179,7 @@ class Intake:
         if self.phase is Phase.IDLE:
             request = self._parser.take_whole(data)
             if request is not None:
-                self._hold()
+                self.hold()
                 self._owner.on_request(request)
                 return
         self._parser.feed(data)
@@ -209,7 +209,7 @@ class Intake:
             self._reject(rejection)
             return
         if request is not None:
-            self._hold()
+            self.hold()
             self._owner.on_request(request)
             return
         if self._parser.wants_continue:
@@ -225,10 +225,11 @@ class Intake:
             self._limit(self._config.header_timeout)
 
     def _reject(self, rejection: Rejection) -> None:
-        self._hold()
+        self.hold()
         self._owner.on_rejection(rejection)
 
-    def _hold(self) -> None:
+    def hold(self) -> None:
+        """Let no further request come; what arrives from now on waits, and no limit runs."""
         self.phase = Phase.HELD
         self._deadline.clear()
 
