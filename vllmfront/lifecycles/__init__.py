@@ -4,16 +4,14 @@ from vllmfront.lifecycles._config import (
     ChatConfig,
     CorsConfig,
     DecodingConfig,
-    EngineConfig,
     ListenConfig,
     ModelConfig,
     RequestsConfig,
-    RestartConfig,
-    RestartIntensity,
     ServeConfig,
     ServerConfig,
     TlsConfig,
 )
+from vllmfront.lifecycles._engine_config import EngineConfig, RestartConfig, RestartIntensity
 from vllmfront.lifecycles._run import run_serve
 
 __all__ = [

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import trio
 
 from vllmfront.errors import ConfigurationError
-from vllmfront.lifecycles._config import EngineConfig
+from vllmfront.lifecycles._engine_config import EngineConfig
 
 _PROBE = "import importlib.util, sys; sys.exit(importlib.util.find_spec('vllm') is None)"
 """Finds the package without importing it, which would take seconds."""

@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 
 from vllmfront.errors import ConfigurationError
-from vllmfront.supervisor import Backoff, RestartPolicy
+from vllmfront.lifecycles._engine_config import EngineConfig
 
 
 @attrs.frozen(kw_only=True)
@@ -25,105 +25,6 @@ class ListenConfig:
 
     pid_file: str | None = None
     """Where it is written which process serves."""
-
-
-@attrs.frozen
-class RestartIntensity:
-    """So many restarts within so many seconds."""
-
-    restarts: int = 3
-    seconds: float = 600.0
-
-    def __str__(self) -> str:
-        return f"{self.restarts}/{self.seconds:g}"
-
-
-@attrs.frozen(kw_only=True)
-class RestartConfig:
-    """What follows the end of the managed engine, when nobody has asked for it."""
-
-    kind: str = "permanent"
-    """``permanent`` and ``transient``: it is started again, since any such end is a failure;
-    ``never``: the server ends with it."""
-
-    intensity: RestartIntensity = attrs.field(factory=RestartIntensity)
-    """Restarts that are tolerated, in a clock that stands still while the engine loads."""
-
-    backoff: float = 1.0
-    """Seconds before the first restart; doubled at each that follows."""
-
-    backoff_cap: float = 60.0
-    """The longest pause, in seconds."""
-
-    backoff_reset: float = 60.0
-    """Seconds that an engine must have served for the pauses to start over."""
-
-    @property
-    def enabled(self) -> bool:
-        """Whether there are restarts at all."""
-        return self.kind != "never" and self.intensity.restarts > 0
-
-    def policy(self) -> RestartPolicy:
-        """Return what the engine's supervisor goes by.
-
-        Raises:
-            ConfigurationError: Restarts would go on for ever.
-        """
-        try:
-            return RestartPolicy(
-                intensity=self.intensity.restarts if self.enabled else 0,
-                period=self.intensity.seconds,
-                backoff=Backoff(
-                    base=self.backoff, cap=self.backoff_cap, reset_after=self.backoff_reset
-                ),
-            )
-        except ValueError as error:
-            raise ConfigurationError(
-                f"--engine-restart-intensity {self.intensity}, --engine-restart-backoff "
-                f"{self.backoff:g} and --engine-restart-backoff-cap {self.backoff_cap:g} do not "
-                f"go together: {error}"
-            ) from None
-
-
-@attrs.frozen(kw_only=True)
-class EngineConfig:
-    """Where engines come from, and how they find us."""
-
-    python: str = "python3"
-    """The interpreter that runs the managed engine."""
-
-    host: str = "127.0.0.1"
-    """Where the handshake socket is bound, and what engines are told to connect to."""
-
-    handshake_port: int | None = None
-    """None takes any free port, which is logged."""
-
-    data_parallel_size: int = 1
-    """Engines expected, in the whole deployment."""
-
-    data_parallel_size_local: int | None = None
-    """Engines that we start on this node: 0 none, None all."""
-
-    ready_timeout: float = 600.0
-    """Seconds for each phase of the start-up."""
-
-    restart: RestartConfig = attrs.field(factory=RestartConfig)
-    stall_timeout: float = 60.0
-    """Seconds of silence, with requests in flight, after which an engine counts as stalled."""
-
-    stall_restart: float | None = None
-    """Seconds of such silence after which the managed engine is restarted; None: never."""
-
-    arguments: Sequence[str] = ()
-    """Words that we hand to the managed engine untouched."""
-
-    shared_arguments: Sequence[str] = ()
-    """Options that both sides need, as words for the managed engine; they follow the others."""
-
-    @property
-    def managed(self) -> bool:
-        """Whether we start the engines ourselves."""
-        return self.data_parallel_size_local != 0
 
 
 @attrs.frozen(kw_only=True)
@@ -277,16 +178,8 @@ class ServeConfig:
         Raises:
             ConfigurationError: Names the options.
         """
-        engine, tls = self.engine, self.server.tls
-        if engine.data_parallel_size < 1:
-            raise ConfigurationError("--data-parallel-size must be at least 1")
-        local = engine.data_parallel_size_local
-        if local is not None and local > engine.data_parallel_size:
-            raise ConfigurationError(
-                f"--data-parallel-size-local {local} exceeds "
-                f"--data-parallel-size {engine.data_parallel_size}"
-            )
-        self._check_restarts()
+        self.engine.check()
+        tls = self.server.tls
         if tls.certfile is None and (tls.keyfile or tls.ca_certs or tls.cert_reqs or tls.ciphers):
             raise ConfigurationError(
                 "--ssl-certfile is required to enable TLS; --ssl-keyfile/--ssl-ca-certs/"
@@ -301,19 +194,3 @@ class ServeConfig:
                     f"{flag} {parser}: this build has no parsers yet, tool calls and reasoning "
                     "stay plain content; use `auto` or `none`"
                 )
-
-    def _check_restarts(self) -> None:
-        engine = self.engine
-        engine.restart.policy()
-        if engine.stall_restart is None:
-            return
-        if not engine.managed:
-            raise ConfigurationError(
-                "--engine-stall-restart restarts an engine that we started; this one is started "
-                "elsewhere (--data-parallel-size-local 0): remove the option"
-            )
-        if engine.stall_restart < engine.stall_timeout:
-            raise ConfigurationError(
-                f"--engine-stall-restart {engine.stall_restart:g} must not be below "
-                f"--engine-stall-timeout {engine.stall_timeout:g}"
-            )

@@ -10,8 +10,8 @@ import trio
 from vllmfront.engine import EngineClient, EngineState
 from vllmfront.errors import EngineDied, EngineStalled, StartupFailed, VllmFrontError
 from vllmfront.lifecycles._command import ENVIRONMENT, check_interpreter, engine_command
-from vllmfront.lifecycles._config import EngineConfig
 from vllmfront.lifecycles._custody import EngineCustody
+from vllmfront.lifecycles._engine_config import EngineConfig
 from vllmfront.lifecycles._one_error import one_error
 from vllmfront.supervisor import (
     ManagedProcess,

@@ -19,8 +19,8 @@ from vllmfront.errors import (
     Reason,
     RestartLimitExceeded,
 )
-from vllmfront.lifecycles._config import RestartConfig
 from vllmfront.lifecycles._engine import REAP_BUDGET, STOP_BUDGET, ManagedEngine
+from vllmfront.lifecycles._engine_config import RestartConfig
 from vllmfront.supervisor import (
     ChildFailed,
     ChildSpec,

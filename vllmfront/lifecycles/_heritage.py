@@ -3,7 +3,6 @@
 import os
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import attrs
 import trio
@@ -17,6 +16,7 @@ from vllmfront.lifecycles._model import LoadedModel, load_files
 from vllmfront.lifecycles.upgrade import (
     Estate,
     HeldListener,
+    PidFile,
     Predecessor,
     check_free,
     open_predecessor,
@@ -52,7 +52,7 @@ class Heritage:
 
 @asynccontextmanager
 async def open_heritage(
-    config: ServeConfig, ranks: Sequence[int], pid_file: Path | None
+    config: ServeConfig, ranks: Sequence[int], pid_file: PidFile | None
 ) -> AsyncGenerator[Heritage]:
     """Take over from the process before us, if there is one, as soon as the model is loaded.
 
@@ -66,7 +66,7 @@ async def open_heritage(
     async with open_predecessor(os.environ) as predecessor:
         if predecessor is None:
             if pid_file is not None:
-                check_free(pid_file)
+                check_free(pid_file.path)
             await trio.to_thread.run_sync(remove_stale_sockets)
             yield Heritage()
             return

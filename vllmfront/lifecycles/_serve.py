@@ -9,7 +9,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 
@@ -62,8 +62,7 @@ async def serve(  # noqa: ASYNC128 (the child that listens calls it)
         VllmFrontError: It could not start, or could not go on; one error, with its causes.
     """
     config.check()
-    path = config.listen.pid_file
-    pid_file = None if path is None else Path(path).absolute()  # noqa: ASYNC240 - looks at nothing
+    pid_file = _pid_file(config.listen)
     engines = _client_config(config)
     shutdown = Shutdown(
         budget=config.server.shutdown_timeout, margin=FLUSH_BUDGET + STOP_BUDGET + REAP_BUDGET
@@ -72,39 +71,41 @@ async def serve(  # noqa: ASYNC128 (the child that listens calls it)
     async with (
         open_heritage(config, engines.ranks, pid_file) as heritage,
         open_service(shutdown, reload_log_level=reload_log_level, hand_over=trigger) as service,
-        _open_ears(config.listen, heritage) as ears,
+        _listeners(config.listen, heritage) as listeners,
         open_engine_client(engines, inheritance=heritage.engines) as client,
     ):
         generation = Generation(
             client=client,
-            listeners=ears,
+            listeners=listeners,
             custody=EngineCustody(heritage.process),
             shutdown=shutdown,
             notifier=service.notifier,
-            pid_file=None if pid_file is None else PidFile(pid_file),
+            pid_file=pid_file,
             predecessor=heritage.predecessor,
             managed=config.engine.managed,
             files=heritage.files,
         )
         async with open_upgrades(generation, trigger):
-            _announce(config, ears, client, heritage)
-            root = plan_tree(
-                Parts(
-                    config=config,
-                    listeners=ears,
-                    client=client,
-                    shutdown=shutdown,
-                    service=service,
-                    generation=generation,
-                    preloaded=heritage.model,
-                    on_loaded=on_loaded,
-                )
+            _announce(config, listeners, client, heritage)
+            parts = Parts(
+                config=config,
+                listeners=listeners,
+                client=client,
+                shutdown=shutdown,
+                service=service,
+                generation=generation,
+                preloaded=heritage.model,
+                on_loaded=on_loaded,
             )
-            serving = Serving(listeners=ears, handshake_address=client.handshake_address)
+            serving = Serving(listeners=listeners, handshake_address=client.handshake_address)
             readiness = _Readiness(task_status, serving, generation.ready)
             with _told_by_the_lowest():
-                await root.run(shutdown.requested, task_status=readiness)
+                await plan_tree(parts).run(shutdown.requested, task_status=readiness)
     _LOGGER.info("stopped")
+
+
+def _pid_file(listen: ListenConfig) -> PidFile | None:
+    return None if listen.pid_file is None else PidFile(Path(listen.pid_file).absolute())
 
 
 @contextmanager
@@ -135,7 +136,7 @@ class _Readiness:
         self._task_status.started(self._serving)
 
 
-def _open_ears(
+def _listeners(
     listen: ListenConfig, heritage: Heritage
 ) -> AbstractAsyncContextManager[list[Listener]]:
     """Open the sockets for HTTP, or those of the process before us."""
@@ -150,9 +151,7 @@ def _listen_config(listen: ListenConfig) -> HttpListenConfig:
     return HttpListenConfig(host=listen.host, port=listen.port, uds=listen.uds, fds=listen.fds)
 
 
-def _client_config(
-    config: ServeConfig, environ: Mapping[str, str] = os.environ
-) -> EngineClientConfig:
+def _client_config(config: ServeConfig) -> EngineClientConfig:
     engine = config.engine
     all_ours = engine.managed and engine.data_parallel_size_local in {
         None,
@@ -170,7 +169,7 @@ def _client_config(
         recovery_wait=config.requests.recovery_wait,
         request_retries=config.requests.retries,
         continuation=config.requests.continuation,
-        randomize_ids=not switch(environ, "VLLM_DISABLE_REQUEST_ID_RANDOMIZATION"),
+        randomize_ids=not switch(os.environ, "VLLM_DISABLE_REQUEST_ID_RANDOMIZATION"),
         count_metrics=config.server.log_stats,
         histogram_bounds={
             family: tuple(bounds) for family, bounds in config.server.histogram_buckets.items()

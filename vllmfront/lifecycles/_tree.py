@@ -4,6 +4,7 @@
 
     root            one_for_one, no restarts: what fails here ends the program
     ├─ engine       a supervisor of its own; absent where engines are external
+    ├─ predecessor  keeps us from stopping the engine under the process before us, if there is one
     ├─ model        loads the files, once
     ├─ api          up at once, answers 503 until engine and model are there
     ├─ stats        the periodic line
