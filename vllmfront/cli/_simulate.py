@@ -8,7 +8,7 @@ from pathlib import Path
 
 import trio
 
-from vllmfront.cli._witness import open_witness
+from vllmfront.cli._incident_log import open_incident_log
 from vllmfront.errors import ConfigurationError
 from vllmfront.simulator import (
     VLLM_VERSIONS,
@@ -264,6 +264,6 @@ def run(words: Sequence[str]) -> int:
     )
     if plan.seed is not None:
         _LOGGER.warning("random faults: repeat them with --faults seed:%d", plan.seed)
-    with open_witness(options.faults_journal) as witness:
-        trio.run(_run, config, faulty_rims(plan, witness))
-    return CRASHED if witness.crashed and config.rejoin_after is None else 0
+    with open_incident_log(options.faults_journal) as incidents:
+        trio.run(_run, config, faulty_rims(plan, incidents))
+    return CRASHED if incidents.crashed and config.rejoin_after is None else 0

@@ -54,14 +54,14 @@ def supervised_engine(
         restart.policy(),
         shutdown=shutdown,
         handle=True,
-        on_event=_Herald(client, restart).tell,
+        on_event=_ClientNotifier(client, restart).tell,
     )
     body = _SupervisedEngine(supervisor, restart)
     return attrs.evolve(supervisor.as_child(), run=body.run)
 
 
 @attrs.frozen
-class _Herald:
+class _ClientNotifier:
     """Tells the client when another engine is started, and that none is, once that is so."""
 
     client: EngineClient

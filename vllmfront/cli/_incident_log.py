@@ -1,4 +1,4 @@
-"""Tells of the faults that are incident into simulated engines."""
+"""Tells of the faults that happen to simulated engines."""
 
 import logging
 import time
@@ -16,7 +16,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 @attrs.define
-class Witness:
+class IncidentLog:
     """Tells a person of each fault that happens, and the journal of each incident."""
 
     journal: TextIO | None
@@ -42,18 +42,18 @@ class Witness:
 
 
 @contextmanager
-def open_witness(journal: Path | None) -> Iterator[Witness]:
+def open_incident_log(journal: Path | None) -> Iterator[IncidentLog]:
     """Hold the journal, if one is kept, for the block.
 
     Raises:
         ConfigurationError: The journal cannot be written.
     """
     if journal is None:
-        yield Witness(None)
+        yield IncidentLog(None)
         return
     try:
         file = journal.open("a", encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"cannot write the journal {journal}: {error.strerror}") from error
     with file:
-        yield Witness(file)
+        yield IncidentLog(file)
