@@ -253,6 +253,7 @@ async def open_api(
     *,
     limits: GateLimits | None = None,
     recovery_wait: float = 0,
+    keep_alive_interval: float = 0,
 ) -> AsyncGenerator[Api]:
     """Serve *model* with an engine that is ready, for as long as the block runs."""
     config = EngineClientConfig(
@@ -281,7 +282,11 @@ async def open_api(
                 )
             )
             metrics = InferenceMetrics()
-            routes = OpenAiRoutes(slot, limits=limits, metrics=metrics)
+            routes = OpenAiRoutes(
+                slot, limits=limits, metrics=metrics, keep_alive_interval=keep_alive_interval
+            )
+            if keep_alive_interval:
+                await nursery.start(routes.serve_timers)
             handlers = {path: handler for _, path, handler in routes}
             yield Api(client, engine, engines, slot, tokenizer, handlers, metrics, nursery)
             nursery.cancel_scope.cancel(reason="the test is over")

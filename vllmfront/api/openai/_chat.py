@@ -153,6 +153,7 @@ class ChatCompletions:
             choices=choices,
             include_usage=body.wants_usage,
             heads=self._parts.heads,
+            keep_alives=self._parts.keep_alives,
         )
         running = body.wants_running_usage
         extras = Extras(
@@ -177,8 +178,6 @@ class ChatCompletions:
             )
             for index in range(choices)
         ]
-        if self._parts.keep_alives is not None:
-            self._parts.keep_alives.watch(answer)
         return answer, sinks
 
 

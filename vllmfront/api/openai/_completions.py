@@ -119,6 +119,7 @@ class Completions:
             choices=len(prompts) * per_prompt,
             include_usage=body.wants_usage,
             heads=self._parts.heads,
+            keep_alives=self._parts.keep_alives,
         )
         echoes = _echoes(admission, admitted.requests, prompts)
         sinks = await _for_each_choice(
@@ -134,8 +135,6 @@ class Completions:
                 echo=echoes[prompt],
             ),
         )
-        if self._parts.keep_alives is not None:
-            self._parts.keep_alives.watch(answer)
         await run_streamed(call, admitted, answer, sinks)
 
 

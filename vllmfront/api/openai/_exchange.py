@@ -65,6 +65,7 @@ class StreamExchange(Exchange):
         self._stream.leave(cause)
         if cause is TerminalCause.SHUTDOWN:
             self._tell(shutting_down())
+        self._answer.abandon()
         self.end()
 
     def _on_stream_ended(self) -> None:

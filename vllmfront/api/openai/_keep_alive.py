@@ -2,11 +2,11 @@
 
 import heapq
 import itertools
+from typing import Protocol
 
 import trio
 
 from vllmfront.api.openai._service import ServiceSlot
-from vllmfront.api.openai._stream import StreamedAnswer
 
 WAITING_SECONDS = 5.0
 """Between two comments on a stream that waits for an engine in place of a lost one. Clients and
@@ -26,18 +26,31 @@ async def serve_waiting(
                 stream.on_waiting()
 
 
+class WatchedStream(Protocol):
+    """An event stream that may be silent."""
+
+    closed: bool
+    """Whether nothing more is sent."""
+
+    last_write: float | None
+    """When an event went out, by Trio's clock; set where it is watched."""
+
+    def keep_alive(self) -> None:
+        """Send a comment."""
+
+
 class KeepAlives:
     """Sends a comment on each watched stream that was silent for *interval* seconds."""
 
     def __init__(self, interval: float) -> None:
         self._interval = interval
-        self._due: list[tuple[float, int, StreamedAnswer]] = []
+        self._due: list[tuple[float, int, WatchedStream]] = []
         """When to look at a stream again; it may have written since it was put here."""
 
         self._numbers = itertools.count()
         self._arrived = trio.Event()
 
-    def watch(self, answer: StreamedAnswer) -> None:
+    def watch(self, answer: WatchedStream) -> None:
         """Keep *answer* alive until it closes."""
         answer.last_write = trio.current_time()
         self._push(answer.last_write, answer)
@@ -65,5 +78,5 @@ class KeepAlives:
             else:
                 self._push(answer.last_write, answer)
 
-    def _push(self, since: float, answer: StreamedAnswer) -> None:
+    def _push(self, since: float, answer: WatchedStream) -> None:
         heapq.heappush(self._due, (since + self._interval, next(self._numbers), answer))

@@ -71,6 +71,8 @@ async def run_streamed(
         if stream.begun:
             answer.fail(error)
         raise
+    finally:
+        answer.abandon()
 
 
 async def run_whole(call: InferenceCall, admitted: Admitted, sinks: Sinks) -> bytes:

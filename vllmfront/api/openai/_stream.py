@@ -16,6 +16,7 @@ from vllmfront.api.openai._frames import (
     usage_event,
 )
 from vllmfront.api.openai._held_heads import HeldHeads
+from vllmfront.api.openai._keep_alive import KeepAlives
 from vllmfront.api.openai._usage import Usage
 
 
@@ -35,6 +36,7 @@ class StreamedAnswer:
         "_head",
         "_heads",
         "_include_usage",
+        "_keep_alives",
         "_open_choices",
         "_response",
         "_waiting",
@@ -53,6 +55,7 @@ class StreamedAnswer:
         choices: int,
         include_usage: bool = False,
         heads: HeldHeads | None = None,
+        keep_alives: KeepAlives | None = None,
     ) -> None:
         """Make an answer that sends nothing yet.
 
@@ -63,16 +66,18 @@ class StreamedAnswer:
             choices: How many choices there will be.
             include_usage: Whether the stream ends with the usage.
             heads: Sends the response head soon, where that is cheaper than at once.
+            keep_alives: Sends comments while the stream is silent, from its head on.
         """
         self._response = response
         self._head = head
         self._open_choices = choices
         self._include_usage = include_usage
         self._heads = heads
+        self._keep_alives = keep_alives
         self._waiting: deque[Drainable] = deque()
         self.usage = usage
         self.closed = False
-        """Whether the stream has ended; choices that go on then are to be aborted."""
+        """Whether nothing more is sent; choices that go on then are to be aborted."""
 
         self.metrics: Callable[[], bytes] | None = None
         """Makes the ``metrics`` member that goes with the usage."""
@@ -86,6 +91,8 @@ class StreamedAnswer:
             self._response.start(200, EVENT_STREAM_HEADERS)
         else:
             self._heads.start(self._response, EVENT_STREAM_HEADERS)
+        if self._keep_alives is not None:
+            self._keep_alives.watch(self)
 
     @property
     def congested(self) -> bool:
@@ -126,6 +133,11 @@ class StreamedAnswer:
         if self.closed:
             return
         self._close(events + error_event(answer_to(error).json()))
+
+    def abandon(self) -> None:
+        """Send nothing more: the request is over, whether its stream has ended or not."""
+        self.closed = True
+        self._waiting.clear()
 
     def keep_alive(self) -> None:
         """Send a comment, so that nobody on the way takes silence for death."""
