@@ -236,7 +236,7 @@ class Frontend:
         return {cause: int(float(count)) for cause, count in found}
 
     def descriptors(self) -> int:
-        return len(os.listdir(f"/proc/{self.pid}/fd"))  # noqa: PTH208
+        return len(os.listdir(f"/proc/{self.pid}/fd"))  # noqa: PTH208 (a count)
 
     def rss(self) -> int:
         status = Path(f"/proc/{self.pid}/status").read_text()
@@ -380,13 +380,13 @@ async def open_engine(frontend: Frontend, **fields: Any) -> AsyncGenerator[Engin
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for what sets no event: other processes."""
     with trio.fail_after(BUDGET):
-        while not condition():  # noqa: ASYNC110
+        while not condition():  # noqa: ASYNC110 (no event)
             await trio.sleep(0.005)
 
 
 async def until_async(condition: Callable[[], Any]) -> None:
     with trio.fail_after(BUDGET):
-        while not await condition():  # noqa: ASYNC110
+        while not await condition():  # noqa: ASYNC110 (no event)
             await trio.sleep(0.005)
 
 

@@ -150,14 +150,14 @@ async def simulated_engine(frontend: Frontend, **fields: Any) -> AsyncGenerator[
 
 async def wait_health(http: httpx.AsyncClient, status: int) -> None:
     """Ask until ``/health`` answers *status*."""
-    while (await http.get("/health")).status_code != status:  # noqa: ASYNC110
+    while (await http.get("/health")).status_code != status:  # noqa: ASYNC110 (no event)
         await trio.sleep(0.01)
 
 
 async def wait_until(condition: Callable[[], bool]) -> None:
     """Wait for what sets no event: other processes."""
     with trio.fail_after(BUDGET):
-        while not condition():  # noqa: ASYNC110
+        while not condition():  # noqa: ASYNC110 (no event)
             await trio.sleep(0.01)
 
 

@@ -70,7 +70,7 @@ async def process(frontend: Frontend) -> dict[str, Any]:
 
 async def wait_process(frontend: Frontend, **wanted: object) -> dict[str, Any]:
     """Ask until the engine's process is as *wanted*."""
-    while not wanted.items() <= (shown := await process(frontend)).items():  # noqa: ASYNC110
+    while not wanted.items() <= (shown := await process(frontend)).items():  # noqa: ASYNC110 (another process)
         await trio.sleep(0.01)
     return shown
 
@@ -325,7 +325,7 @@ async def test_a_stall_is_told_and_passes(tmp_path: Path) -> None:
         await frontend.wait_ready()
         async with probing(frontend) as probes, slow_stream(frontend, 400) as data:
             with stopped(program.pids()[0]):
-                while (health := await ready(frontend))["state"] != "stalled":  # noqa: ASYNC110
+                while (health := await ready(frontend))["state"] != "stalled":  # noqa: ASYNC110 (another process)
                     await trio.sleep(0.01)
                 alive_answer = await frontend.http.get("/live")
 

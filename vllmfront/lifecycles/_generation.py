@@ -221,9 +221,8 @@ async def open_upgrades(generation: Generation, trigger: UpgradeTrigger) -> Asyn
     trigger.upgrades = upgrades
     try:
         async with trio.open_nursery() as nursery:
-            # Both wait for what happens within the block.
-            nursery.start_soon(upgrades.serve)  # noqa: ASYNC113
-            nursery.start_soon(generation.serve_presence)  # noqa: ASYNC113
+            nursery.start_soon(upgrades.serve)  # noqa: ASYNC113 (waits for the block)
+            nursery.start_soon(generation.serve_presence)  # noqa: ASYNC113 (waits for the block)
             yield
             nursery.cancel_scope.cancel(reason="everything has ended")
     finally:

@@ -48,7 +48,11 @@ class Incarnation:
         return self.ended_at - self.ready_at
 
     def started(self, value: None = None) -> None:
-        """Take the body's word that it can answer: this is its task status."""
+        """Take the body's word that it can answer: this is its task status.
+
+        Raises:
+            RuntimeError: It has said so before.
+        """
         del value
         if self.ready_at is not None:
             raise RuntimeError(f"{self.spec.name} reported itself started twice")

@@ -59,7 +59,7 @@ async def test_a_connection_is_kept_when_its_client_was_told_so() -> None:
 async def test_who_waits_to_be_accepted_is_the_other_servers_client() -> None:
     async def heir(request: object, response: object) -> None:
         del request
-        response.respond(200, b"heir!", content_type=b"text/plain")  # type: ignore[attr-defined]
+        response.respond(200, b"heir!", content_type=b"text/plain")  # type: ignore[attr-defined] # any handler
 
     async with open_rig(echo) as rig:
         rig.server.retire()

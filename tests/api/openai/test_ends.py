@@ -86,7 +86,7 @@ def error_of(writer: PaperWriter, *, stream: bool) -> dict[str, Any]:
         (FinishReason.REPETITION, "repetition", "repetition"),
     ],
 )
-async def test_ends_of_their_own_are_counted_and_not_told(  # noqa: PLR0917
+async def test_ends_of_their_own_are_counted_and_not_told(
     api: Api,
     stream: bool,
     known: bool,
@@ -149,7 +149,7 @@ async def test_a_request_with_several_choices_ends_once(
         ("shutdown", "shutdown", logging.WARNING),
     ],
 )
-async def test_a_connection_that_ends_says_why(  # noqa: PLR0917
+async def test_a_connection_that_ends_says_why(
     api: Api,
     stream: bool,
     known: bool,
@@ -199,7 +199,7 @@ async def test_so_does_one_that_ends_before_its_request_was_sent(
         (EngineError("engine_paused", "paused", retryable=True), "engine_error", 503),
     ],
 )
-async def test_engines_that_fail_a_request_end_it(  # noqa: PLR0917
+async def test_engines_that_fail_a_request_end_it(
     api: Api,
     stream: bool,
     known: bool,
@@ -336,7 +336,7 @@ async def test_a_new_request_waits_for_an_engine_without_a_head(
     assert kept.ends == {"stop": 1}
 
 
-async def test_a_request_that_waited_in_vain_is_told_so(  # noqa: PLR0917
+async def test_a_request_that_waited_in_vain_is_told_so(
     model: ModelDescription,
     tokenizer: Tokenizer,
     stream: bool,
@@ -432,7 +432,7 @@ def refuse(ends: RequestEnds, error: EngineUnavailable | Overloaded, times: int 
 
 
 async def test_refusals_for_one_reason_share_a_line_for_a_while(
-    autojump_clock: MockClock,  # noqa: ARG001
+    autojump_clock: MockClock,  # noqa: ARG001 (asked for because of its effect)
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)

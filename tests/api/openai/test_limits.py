@@ -132,7 +132,7 @@ async def test_prompt_tokens_count_until_the_first_answer(
         (COMPLETIONS, True, "default"),
     ],
 )
-async def test_a_deadline_ends_a_request_and_tells_its_client(  # noqa: PLR0917
+async def test_a_deadline_ends_a_request_and_tells_its_client(
     model: ModelDescription,
     tokenizer: Tokenizer,
     path: str,

@@ -56,7 +56,7 @@ def test_an_overload_ends_with_keeping_up_and_not_with_a_pause(
 
 
 async def test_what_a_look_finds_is_how_much_more_time_has_passed_than_it_slept(
-    autojump_clock: MockClock,  # noqa: ARG001
+    autojump_clock: MockClock,  # noqa: ARG001 (asked for because of its effect)
     nursery: trio.Nursery,
 ) -> None:
     lag, slow = LoopLag(1.0), 0.0

@@ -52,7 +52,7 @@ def test_other_fields_are_refused_by_name(value: float) -> None:
 
 
 async def test_long_work_is_given_up_at_the_deadline(
-    autojump_clock: MockClock,  # noqa: ARG001
+    autojump_clock: MockClock,  # noqa: ARG001 (asked for because of its effect)
 ) -> None:
     async def work() -> None:
         await trio.sleep(10)
@@ -66,7 +66,7 @@ async def test_long_work_is_given_up_at_the_deadline(
 
 @pytest.mark.parametrize("limit", [None, 3.0])
 async def test_work_in_time_has_its_result(
-    autojump_clock: MockClock,  # noqa: ARG001
+    autojump_clock: MockClock,  # noqa: ARG001 (asked for because of its effect)
     limit: float | None,
 ) -> None:
     async def work() -> str:

@@ -42,7 +42,7 @@ class WaitingSlot(ServiceSlot):
 
 
 async def test_a_silent_stream_gets_a_comment_each_interval(
-    autojump_clock: MockClock,  # noqa: ARG001
+    autojump_clock: MockClock,  # noqa: ARG001 (asked for because of its effect)
     nursery: trio.Nursery,
 ) -> None:
     keep_alives = KeepAlives(10.0)
@@ -56,7 +56,7 @@ async def test_a_silent_stream_gets_a_comment_each_interval(
 
 
 async def test_silence_is_counted_from_the_last_event(
-    autojump_clock: MockClock,  # noqa: ARG001
+    autojump_clock: MockClock,  # noqa: ARG001 (asked for because of its effect)
     nursery: trio.Nursery,
 ) -> None:
     keep_alives = KeepAlives(10.0)
@@ -75,7 +75,7 @@ async def test_silence_is_counted_from_the_last_event(
 
 
 async def test_one_timer_serves_all_streams(
-    autojump_clock: MockClock,  # noqa: ARG001
+    autojump_clock: MockClock,  # noqa: ARG001 (asked for because of its effect)
     nursery: trio.Nursery,
 ) -> None:
     keep_alives = KeepAlives(10.0)
@@ -91,7 +91,7 @@ async def test_one_timer_serves_all_streams(
 
 
 async def test_closed_and_congested_streams_get_nothing(
-    autojump_clock: MockClock,  # noqa: ARG001
+    autojump_clock: MockClock,  # noqa: ARG001 (asked for because of its effect)
     nursery: trio.Nursery,
 ) -> None:
     keep_alives = KeepAlives(10.0)
@@ -109,7 +109,7 @@ async def test_closed_and_congested_streams_get_nothing(
 
 
 async def test_heads_wait_for_the_first_event_but_not_for_long(
-    autojump_clock: MockClock,  # noqa: ARG001
+    autojump_clock: MockClock,  # noqa: ARG001 (asked for because of its effect)
     nursery: trio.Nursery,
 ) -> None:
     heads = HeldHeads()
@@ -139,7 +139,7 @@ async def test_heads_are_not_held_while_nobody_flushes_them(nursery: trio.Nurser
 
 @pytest.mark.parametrize("interval", [0.0, 10.0])
 async def test_the_timers_of_all_routes_run_together(
-    autojump_clock: MockClock,  # noqa: ARG001
+    autojump_clock: MockClock,  # noqa: ARG001 (asked for because of its effect)
     nursery: trio.Nursery,
     interval: float,
 ) -> None:
@@ -150,7 +150,7 @@ async def test_the_timers_of_all_routes_run_together(
 
 
 async def test_a_stream_that_waits_for_an_engine_gets_comments(
-    autojump_clock: MockClock,  # noqa: ARG001
+    autojump_clock: MockClock,  # noqa: ARG001 (asked for because of its effect)
     nursery: trio.Nursery,
 ) -> None:
     lost, other, unbegun = Waiting(), Waiting(), Waiting(begun=False)

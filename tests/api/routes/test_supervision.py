@@ -12,7 +12,7 @@ def child(name: str, state: ChildState, **fields: object) -> ChildSnapshot:
         "first_failure": None,
         "last_failure": None,
     }
-    return ChildSnapshot(name=name, state=state, **(defaults | fields))  # type: ignore[arg-type]
+    return ChildSnapshot(name=name, state=state, **(defaults | fields))  # type: ignore[arg-type] # keywords of the caller
 
 
 def tree(name: str, *children: ChildSnapshot, intensity: int = 0) -> SupervisorSnapshot:

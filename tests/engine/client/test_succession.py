@@ -169,7 +169,7 @@ async def test_both_generations_see_an_engine_die() -> None:
             async with successor(first, config) as second:
                 doomed.cancel()
                 for client in (first, second):
-                    await wait_until(lambda it=client: rank_state(it, 1) is RankState.DEAD)  # type: ignore[misc]
+                    await wait_until(lambda it=client: rank_state(it, 1) is RankState.DEAD)  # type: ignore[misc] # a default
 
                     assert rank_state(client, 0) is RankState.READY
                     assert await tokens_of(client, SamplingParams(max_tokens=3)) == 3
@@ -224,10 +224,10 @@ async def test_a_new_engine_joins_both_generations() -> None:
             async with successor(first) as second:
                 doomed.cancel()
                 for client in (first, second):
-                    await wait_until(lambda it=client: state_of(it) is EngineState.RECOVERING)  # type: ignore[misc]
+                    await wait_until(lambda it=client: state_of(it) is EngineState.RECOVERING)  # type: ignore[misc] # a default
                 start_engine(nursery, second)
                 for client in (first, second):
-                    await wait_until(lambda it=client: state_of(it) is EngineState.READY)  # type: ignore[misc]
+                    await wait_until(lambda it=client: state_of(it) is EngineState.READY)  # type: ignore[misc] # a default
                     assert await tokens_of(client, SamplingParams(max_tokens=3)) == 3
                 assert membership(second).ranks[0].descriptor is not None
             nursery.cancel_scope.cancel(reason="the test is over")

@@ -257,6 +257,9 @@ def take_systemd_descriptors(environ: MutableMapping[str, str]) -> list[tuple[in
 
     They are made close-on-exec and the variables are removed, so that no child takes them for
     its own.
+
+    Raises:
+        ConfigurationError: One of them is not open.
     """
     pid = environ.pop("LISTEN_PID", "")
     count = environ.pop("LISTEN_FDS", "")
