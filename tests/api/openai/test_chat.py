@@ -298,8 +298,9 @@ async def test_headers_beat_the_body(api: Api) -> None:
     assert add.internal_id.startswith("chatcmpl-mine-")
 
 
-async def test_a_rank_that_is_no_number_is_ignored(api: Api) -> None:
-    headers = [(b"content-type", b"application/json"), (b"x-data-parallel-rank", b"x")]
+@pytest.mark.parametrize("rank", [b"x", b"-1", b"9" * 5000], ids=["x", "-1", "very long"])
+async def test_a_rank_that_is_no_number_is_ignored(api: Api, rank: bytes) -> None:
+    headers = [(b"content-type", b"application/json"), (b"x-data-parallel-rank", rank)]
     api.post(CHAT, chat(), headers)
     add = await api.engine.receive_add()
 

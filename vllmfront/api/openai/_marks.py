@@ -10,6 +10,9 @@ from vllmfront.api.openai._fields import GenerationFields
 from vllmfront.api.openai._service import ModelService
 from vllmfront.api.openai._time_limit import HEADER, seconds_of_field, seconds_of_header
 
+_RANK_DIGITS = 18
+"""So many fit into 64 bits."""
+
 
 class RequestMarks(Struct, kw_only=True, frozen=True):
     """Made on arrival."""
@@ -58,7 +61,7 @@ def read_marks(
     return RequestMarks(
         id=prefix + (service.new_id() if own is None else own),
         arrival=time.time(),
-        data_parallel_rank=int(rank) if rank is not None and rank.isdigit() else None,
+        data_parallel_rank=None if rank is None else _rank(rank),
         session_id=_text(request.header(b"x-session-id"), body.session_id),
         deadline=deadline,
     )
@@ -71,6 +74,11 @@ def _time_limit(
     if header is not None:
         return seconds_of_header(header)
     return default if body.timeout is None else seconds_of_field(body.timeout)
+
+
+def _rank(value: bytes) -> int | None:
+    # Python refuses to read numbers of thousands of digits.
+    return int(value) if value.isdigit() and len(value) <= _RANK_DIGITS else None
 
 
 def _text(header: bytes | None, field: str | None) -> str | None:
