@@ -7,7 +7,13 @@ import pytest
 
 from tests.lifecycles.rig import config
 from vllmfront.errors import ConfigurationError, EngineDied
-from vllmfront.lifecycles import EngineConfig, ServerConfig, TlsConfig
+from vllmfront.lifecycles import (
+    EngineConfig,
+    RestartConfig,
+    RestartIntensity,
+    ServerConfig,
+    TlsConfig,
+)
 from vllmfront.lifecycles._api import http_config
 from vllmfront.lifecycles._command import engine_command
 from vllmfront.lifecycles._model import DrainingSlot, _operators_template
@@ -102,3 +108,21 @@ def test_a_bug_among_errors_is_not_hidden() -> None:
 def test_tls_options_need_a_certificate() -> None:
     with pytest.raises(ConfigurationError, match="--ssl-certfile is required"):
         config(server=ServerConfig(tls=TlsConfig(ciphers="x"))).check()
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (EngineConfig(data_parallel_size=0), "--data-parallel-size must be at least 1"),
+        (EngineConfig(data_parallel_size_local=2), "--data-parallel-size-local 2 exceeds"),
+        (EngineConfig(stall_restart=30.0), "30 must not be below --engine-stall-timeout 60"),
+        (EngineConfig(stall_restart=90.0, data_parallel_size_local=0), "remove the option"),
+        (
+            EngineConfig(restart=RestartConfig(intensity=RestartIntensity(100, 60.0))),
+            "--engine-restart-intensity 100/60, .* do not go together",
+        ),
+    ],
+)
+def test_options_about_engines_must_fit_together(settings: EngineConfig, told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        config(engine=settings).check()
