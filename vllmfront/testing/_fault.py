@@ -93,7 +93,7 @@ class Fault:
     """None: every rank, each by its own count."""
 
     life: int | None = attrs.field(default=None, validator=validators.optional(validators.ge(0)))
-    """The how manyeth start of the rank, from 0; None: each."""
+    """Which start of the rank, counted from 0; None: each."""
 
     count: int = attrs.field(default=1, validator=validators.ge(1))
     """How many messages, requests or calls it concerns, where it concerns any."""

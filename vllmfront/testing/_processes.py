@@ -49,7 +49,7 @@ class ProcessFault:
 
     kind: ProcessFaultKind
     life: int = attrs.field(default=0, validator=validators.ge(0))
-    """The how manyeth start, from 0."""
+    """Which start of the program, counted from 0."""
 
     status: int = attrs.field(default=0, validator=[validators.ge(0), validators.lt(256)])
     seconds: float = attrs.field(default=0.0, validator=validators.ge(0))

@@ -1,4 +1,4 @@
-"""The pid file says who serves, and only while he does."""
+"""The pid file says who serves, and only while it does."""
 
 import os
 import subprocess

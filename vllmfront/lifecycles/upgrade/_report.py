@@ -44,7 +44,7 @@ class Reporter:
     def __init__(self, pid_file: Path | None) -> None:
         self._path = None if pid_file is None else _beside(pid_file)
         self.listener = self._identify()
-        """The one who asked: nobody who comes later is told of what he did not ask for."""
+        """The one who asked: who comes later is told nothing of what somebody else asked for."""
 
     def tell(self, stage: Stage, text: str) -> None:
         """Say how far the upgrade is, if anybody wants to know."""
