@@ -159,6 +159,21 @@ async def test_an_address_that_is_taken_ends_the_start_up() -> None:
         assert not first.ended.is_set()
 
 
+async def test_an_engine_address_that_is_taken_ends_the_start_up() -> None:
+    async with serving(config()) as first:
+        assert first.serving is not None
+        address = first.serving.handshake_address
+        assert address is not None
+        port = int(address.rpartition(":")[2])
+        engine = EngineConfig(data_parallel_size_local=0, handshake_port=port)
+        async with serving(config(engine=engine)) as second:
+            await second.ended.wait()
+
+        assert isinstance(second.error, ConfigurationError)
+        assert str(second.error).startswith(f"cannot listen for engines at {address}: Address")
+        assert not first.ended.is_set()
+
+
 async def test_a_certificate_that_is_not_there_ends_the_start_up() -> None:
     tls = TlsConfig(certfile="/does/not/exist")
     async with serving(config(server=ServerConfig(tls=tls))) as frontend:

@@ -60,8 +60,7 @@ def open_client_sockets(
         inheritance: What a client in another process leaves; None binds new addresses.
 
     Raises:
-        ConfigurationError: A descriptor is no listening socket.
-        OSError: An address cannot be bound.
+        ConfigurationError: A descriptor is no listening socket, or an address cannot be bound.
     """
     with ExitStack() as stack:
         context = stack.enter_context(open_context())

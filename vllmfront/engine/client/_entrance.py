@@ -95,8 +95,8 @@ def open_entrance(
         local: Use Unix sockets for the slots.
 
     Raises:
-        OSError: An address cannot be bound.
-        ConfigurationError: The folder of Unix sockets has too long a name.
+        ConfigurationError: An address cannot be bound, or the folder of Unix sockets has too long
+            a name.
     """
     with contextlib.ExitStack() as stack:
 

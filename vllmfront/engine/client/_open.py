@@ -33,8 +33,8 @@ async def open_engine_client(
             see ``EngineClient.succession``.
 
     Raises:
-        ConfigurationError: A host cannot be resolved, or a descriptor is no listening socket.
-        OSError: An address cannot be bound.
+        ConfigurationError: A host cannot be resolved, an address cannot be bound, or a descriptor
+            is no listening socket.
         ExceptionGroup: What the block raised, or a StartupFailed because an engine did not join
             in time.
     """

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from vllmfront.engine.transport._addresses import adopted_address, tcp_address
+from vllmfront.errors import ConfigurationError
 
 _BACKLOG = 1024
 """Engines that may wait while nobody serves the socket; each has one connection."""
@@ -70,7 +71,7 @@ def listen_tcp(host: str, port: int) -> SharedListener:
     """Listen at a numeric *host*; port 0 lets the kernel choose.
 
     Raises:
-        OSError: The address cannot be bound.
+        ConfigurationError: The address cannot be bound.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return _listen(family, (host, port), tcp_address(host, port))
@@ -80,7 +81,7 @@ def listen_ipc(address: str) -> SharedListener:
     """Listen at a fresh ``ipc://`` *address*.
 
     Raises:
-        OSError: The address cannot be bound.
+        ConfigurationError: The address cannot be bound.
     """
     return _listen(socket.AF_UNIX, address.removeprefix("ipc://"), address)
 
@@ -95,5 +96,6 @@ def _listen(family: int, name: str | tuple[str, int], address: str) -> SharedLis
         listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
-        raise OSError(error.errno, f"cannot bind {address}: {error.strerror}") from error
+        message = f"cannot listen for engines at {address}: {error.strerror}"
+        raise ConfigurationError(message) from error
     return SharedListener(listener.detach())
