@@ -24,10 +24,10 @@ def hear():
     data, descriptors, _, _ = socket.recv_fds(line, 65536, 16)
     message = json.loads(data)
     assert message["descriptors"] == len(descriptors) == 2, (message, descriptors)
-    return message["word"]
+    return message["kind"]
 
-def say(word, **fields):
-    line.send(json.dumps({"word": word, "descriptors": 0, **fields}).encode() + b"\\n")
+def say(kind, **fields):
+    line.send(json.dumps({"kind": kind, "descriptors": 0, **fields}).encode() + b"\\n")
 
 """
 """What every new process begins with; standard library only, so that it starts at once."""

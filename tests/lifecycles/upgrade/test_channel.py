@@ -35,14 +35,14 @@ async def receive(channel: Channel) -> Message:
 
 async def test_descriptors_arrive_with_their_message(ends: Ends) -> None:
     read, write = os.pipe()
-    await ends[0].send({"word": "first"}, [write])
-    await ends[0].send({"word": "second"})
-    await ends[0].send({"word": "third"}, [write, write])
+    await ends[0].send({"kind": "first"}, [write])
+    await ends[0].send({"kind": "second"})
+    await ends[0].send({"kind": "third"}, [write, write])
     os.close(write)
 
     first, second, third = [await receive(ends[1]) for _ in range(3)]
 
-    assert [each.fields["word"] for each in (first, second, third)] == ["first", "second", "third"]
+    assert [each.fields["kind"] for each in (first, second, third)] == ["first", "second", "third"]
     assert [len(each.descriptors) for each in (first, second, third)] == [1, 0, 2]
     assert not any(map(os.get_inheritable, third.descriptors))
     os.write(third.descriptors[1], b"hello")

@@ -38,8 +38,8 @@ class Old:
 
     channel: Channel
 
-    async def say(self, word: str, what: Estate) -> None:
-        await self.channel.send({"word": word, "pid": 7, **encode_estate(what)}, what.descriptors)
+    async def say(self, kind: str, what: Estate) -> None:
+        await self.channel.send({"kind": kind, "pid": 7, **encode_estate(what)}, what.descriptors)
 
     async def hear(self) -> dict[str, object] | None:
         message = await self.channel.receive()
@@ -83,7 +83,7 @@ async def test_what_is_taken_over_is_as_it_is_then() -> None:
         late = await predecessor.take_over()
         await predecessor.say_serving()
 
-        assert [(await old.hear() or {})["word"] for _ in range(2)] == ["prepared", "serving"]
+        assert [(await old.hear() or {})["kind"] for _ in range(2)] == ["prepared", "serving"]
         assert late.engines.legacy.slot == 0
         for fd in early.descriptors:
             with pytest.raises(OSError, match="Bad file descriptor"):
@@ -132,9 +132,9 @@ async def test_the_old_process_is_told_to_stop_with_us() -> None:
         shutdown = Shutdown(budget=10, margin=0)
         nursery.start_soon(predecessor.serve, shutdown, lambda: None)
         shutdown.request("received SIGTERM")
-        assert await old.hear() == {"word": "stopping"}
+        assert await old.hear() == {"kind": "stopping"}
         shutdown.request("received SIGTERM")
-        assert await old.hear() == {"word": "stopping"}
+        assert await old.hear() == {"kind": "stopping"}
         close_all(predecessor.estate)
         nursery.cancel_scope.cancel()
 
@@ -146,7 +146,7 @@ async def test_why_we_cannot_follow_is_told() -> None:
                 assert predecessor is not None
                 close_all(predecessor.estate)
                 raise ExceptionGroup("", [StartupFailed("no model"), TypeError()])
-        assert await old.hear() == {"word": "failed", "reason": "no model; TypeError"}
+        assert await old.hear() == {"kind": "failed", "reason": "no model; TypeError"}
 
 
 async def test_what_caused_a_failure_is_told() -> None:
@@ -156,7 +156,7 @@ async def test_what_caused_a_failure_is_told() -> None:
                 assert predecessor is not None
                 close_all(predecessor.estate)
                 raise StartupFailed("api failed") from ConfigurationError("no certificate")
-        assert await old.hear() == {"word": "failed", "reason": "api failed: no certificate"}
+        assert await old.hear() == {"kind": "failed", "reason": "api failed: no certificate"}
 
 
 async def test_what_happens_later_is_not_for_the_old_process() -> None:
@@ -167,7 +167,7 @@ async def test_what_happens_later_is_not_for_the_old_process() -> None:
                 await predecessor.say_serving()
                 close_all(predecessor.estate)
                 raise StartupFailed("the engine has died")
-        assert await old.hear() == {"word": "serving"}
+        assert await old.hear() == {"kind": "serving"}
         assert await old.hear() is None
 
 
@@ -176,13 +176,13 @@ async def test_an_old_process_of_another_kind_is_told_so() -> None:
         ours, theirs = socket.socketpair()
         environ["VLLMFRONT_UPGRADE_FD"] = str(theirs.detach())
         with Channel(ours) as other:
-            await other.send({"word": "estate", "version": 2})
+            await other.send({"kind": "estate", "version": 2})
             with pytest.raises(ChannelBroken, match="in form 2"):
                 async with open_predecessor(environ):
                     pass
             message = await other.receive()
             assert message is not None
-            assert message.fields["word"] == "failed"
+            assert message.fields["kind"] == "failed"
             assert "in form 2" in message.fields["reason"]
         del old
 

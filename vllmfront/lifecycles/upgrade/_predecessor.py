@@ -11,7 +11,7 @@ import trio
 from vllmfront.errors import ConfigurationError
 from vllmfront.lifecycles.upgrade._channel import Channel, Message
 from vllmfront.lifecycles.upgrade._estate import Estate, decode_estate
-from vllmfront.lifecycles.upgrade._words import CHANNEL_VARIABLE, Word
+from vllmfront.lifecycles.upgrade._messages import CHANNEL_VARIABLE, MessageKind
 from vllmfront.supervisor import Shutdown
 
 _LOGGER = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class Predecessor:
         Raises:
             ChannelBroken: It says something else.
         """
-        await self._say(Word.PREPARED)
+        await self._say(MessageKind.PREPARED)
         message = None if self.gone.is_set() else await self._channel.receive()
         if message is None:
             self._note_end()
@@ -64,7 +64,7 @@ class Predecessor:
     async def say_serving(self) -> None:
         """Say that clients are served here from now on."""
         self.followed = True
-        await self._say(Word.SERVING)
+        await self._say(MessageKind.SERVING)
 
     async def serve(self, shutdown: Shutdown, alone: Callable[[], None]) -> None:
         """Tell it when we are told to stop, and call *alone* once it has gone; then return."""
@@ -79,11 +79,11 @@ class Predecessor:
     async def _pass_on(self, shutdown: Shutdown) -> None:
         for event in (shutdown.requested, shutdown.hurried):
             await event.wait()
-            await self._say(Word.STOPPING)
+            await self._say(MessageKind.STOPPING)
 
-    async def _say(self, word: Word) -> None:
+    async def _say(self, kind: MessageKind) -> None:
         try:
-            await self._channel.send({"word": word})
+            await self._channel.send({"kind": kind})
         except trio.BrokenResourceError:
             self._note_end()
 
@@ -121,7 +121,7 @@ async def open_predecessor(
                     trio.move_on_after(_LAST_WORD_BUDGET, shield=True),
                     suppress(trio.BrokenResourceError),
                 ):
-                    await channel.send({"word": Word.FAILED, "reason": _reason(error)})
+                    await channel.send({"kind": MessageKind.FAILED, "reason": _reason(error)})
             raise
 
 

@@ -14,7 +14,7 @@ import trio
 from vllmfront.errors import VllmFrontError
 from vllmfront.lifecycles.upgrade._channel import Channel, ChannelBroken, send_nowait
 from vllmfront.lifecycles.upgrade._estate import Estate, encode_estate
-from vllmfront.lifecycles.upgrade._words import CHANNEL_VARIABLE, Word
+from vllmfront.lifecycles.upgrade._messages import CHANNEL_VARIABLE, MessageKind
 
 _NOT_FOR_SUCCESSORS = ("LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "WATCHDOG_PID")
 """Variables of a service manager that are about the process that it has started itself."""
@@ -63,15 +63,15 @@ class Successor:
             UpgradeFailed: Nobody hears it any more.
         """
         try:
-            await self.channel.send(_fields(Word.TAKE_OVER, estate), estate.descriptors)
+            await self.channel.send(_fields(MessageKind.TAKE_OVER, estate), estate.descriptors)
         except trio.BrokenResourceError:
             raise await self._gone() from None
 
-    async def expect(self, word: Word, budget: float, doing: str) -> None:
-        """Return once the new generation says *word*.
+    async def expect(self, kind: MessageKind, budget: float, doing: str) -> None:
+        """Return once the new generation sends a message of *kind*.
 
         Args:
-            word: What it should say next.
+            kind: What it should say next.
             budget: Seconds that it may take.
             doing: What it does meanwhile, for the error.
 
@@ -82,12 +82,12 @@ class Successor:
             said = await self.listen()
             if said is None:
                 raise await self._gone()
-            if said[0] is not word:
+            if said[0] is not kind:
                 raise UpgradeFailed(f"process {self.pid} gave up: {said[1] or said[0]}")
             return
         raise UpgradeFailed(f"process {self.pid} was silent for {budget:g} s, {doing}")
 
-    async def listen(self) -> tuple[Word, str] | None:
+    async def listen(self) -> tuple[MessageKind, str] | None:
         """Return what the new generation says next, with its reason; None: it is gone.
 
         Raises:
@@ -97,7 +97,7 @@ class Successor:
             message = await self.channel.receive()
             if message is None:
                 return None
-            return Word(message.fields["word"]), str(message.fields.get("reason", ""))
+            return MessageKind(message.fields["kind"]), str(message.fields.get("reason", ""))
         except (ChannelBroken, ValueError, KeyError) as error:
             raise UpgradeFailed(f"process {self.pid} makes no sense: {error}") from error
 
@@ -123,8 +123,8 @@ class Successor:
         return UpgradeFailed(f"process {self.pid} ended with status {status}; its log tells why")
 
 
-def _fields(word: Word, estate: Estate) -> Mapping[str, Any]:
-    return {"word": word, "pid": os.getpid(), **encode_estate(estate)}
+def _fields(kind: MessageKind, estate: Estate) -> Mapping[str, Any]:
+    return {"kind": kind, "pid": os.getpid(), **encode_estate(estate)}
 
 
 @asynccontextmanager
@@ -139,7 +139,7 @@ async def open_successor(
         UpgradeFailed: It cannot be started.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    unsent = send_nowait(ours, _fields(Word.ESTATE, estate), estate.descriptors)
+    unsent = send_nowait(ours, _fields(MessageKind.ESTATE, estate), estate.descriptors)
     with Channel(ours) as channel:
         try:
             process = await trio.lowlevel.open_process(

@@ -23,10 +23,10 @@ import trio
 
 from vllmfront.errors import VllmFrontError
 from vllmfront.lifecycles.upgrade._estate import Estate
+from vllmfront.lifecycles.upgrade._messages import MessageKind
 from vllmfront.lifecycles.upgrade._pid_file import PidFile
 from vllmfront.lifecycles.upgrade._report import Reporter, Stage
 from vllmfront.lifecycles.upgrade._successor import Successor, UpgradeFailed, open_successor
-from vllmfront.lifecycles.upgrade._words import Word
 from vllmfront.supervisor import Shutdown
 
 _LOGGER = logging.getLogger(__name__)
@@ -178,20 +178,20 @@ class Upgrades:
         plan, frontend = self._plan, self._frontend
         with trio.move_on_after(plan.load_budget):
             await successor.finish_estate()
-        await successor.expect(Word.PREPARED, plan.load_budget, "loading the model's files")
+        await successor.expect(MessageKind.PREPARED, plan.load_budget, "loading the model's files")
         obstacle = frontend.obstacle()
         if obstacle is not None:
             raise UpgradeFailed(obstacle)
         reporter.tell(Stage.UNDER_WAY, f"process {successor.pid} is taking over")
         await successor.let_take_over(await frontend.step_aside())
-        await successor.expect(Word.SERVING, plan.take_over_budget, "taking over")
+        await successor.expect(MessageKind.SERVING, plan.take_over_budget, "taking over")
 
     async def _serve_retired(self, successor: Successor) -> None:
         """Serve what was begun, then end; go on where the new process dies before that."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._leave_when_idle, successor)
             while (said := await _listen(successor)) is not None:
-                if said is Word.STOPPING:
+                if said is MessageKind.STOPPING:
                     self._frontend.stop(f"process {successor.pid}, which took over, is stopping")
             nursery.cancel_scope.cancel(reason="there is no successor any more")
         if self._shutdown.requested.is_set():
@@ -210,7 +210,7 @@ class Upgrades:
             self._frontend.stop(f"process {successor.pid} has taken over")
 
 
-async def _listen(successor: Successor) -> Word | None:
+async def _listen(successor: Successor) -> MessageKind | None:
     try:
         said = await successor.listen()
     except UpgradeFailed as error:

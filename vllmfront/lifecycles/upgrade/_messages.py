@@ -6,7 +6,7 @@ CHANNEL_VARIABLE = "VLLMFRONT_UPGRADE_FD"
 """Tells a new generation the descriptor on which the running one speaks."""
 
 
-class Word(enum.StrEnum):
+class MessageKind(enum.StrEnum):
     """The kinds of messages, in the order in which they are said."""
 
     ESTATE = "estate"
