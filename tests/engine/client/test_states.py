@@ -15,7 +15,7 @@ from vllmfront.engine.client._state import (
     client_state,
     next_rank_state,
 )
-from vllmfront.errors import EngineDied
+from vllmfront.errors import EngineDied, EngineStalled
 
 LOADING, READY, STALLED, DEAD = RankState
 ALLOWED = {
@@ -74,7 +74,7 @@ def test_a_client_before_and_after_it_has_served(
 async def test_the_first_cause_sticks_until_all_is_well() -> None:
     level = StateLevel()
     first, second, last = EngineDied("first"), EngineDied("second"), EngineDied("last")
-    level.set(EngineState.STALLED, first)
+    level.set(EngineState.RECOVERING, first)
     level.set(EngineState.RECOVERING, second)
     assert level.error is first
 
@@ -84,6 +84,18 @@ async def test_the_first_cause_sticks_until_all_is_well() -> None:
 
     level.set(EngineState.FAILED, last)
     assert level.error is last
+
+
+async def test_a_loss_is_told_rather_than_the_stall_before_it() -> None:
+    level = StateLevel()
+    stall, loss = EngineStalled("silent for 60 seconds"), EngineDied("killed")
+    level.set(EngineState.READY)
+    level.set(EngineState.STALLED, stall)
+    assert level.error is stall
+
+    level.set(EngineState.RECOVERING, loss)
+    level.set(EngineState.RECOVERING, EngineDied("not connected any more"))
+    assert level.error is loss
 
 
 async def test_a_change_wakes_who_waits_for_it_and_has_a_time(

@@ -136,7 +136,10 @@ class StateLevel:
 
     @property
     def error(self) -> VllmFrontError | None:
-        """What ended the last READY: the first cause, which later ones do not replace."""
+        """What ended the last READY: the first cause, which later ones do not replace.
+
+        A stall ends nothing: what follows it does.
+        """
         return self._error
 
     async def wait(self, predicate: Callable[[EngineState], bool]) -> EngineState:
@@ -161,13 +164,15 @@ class StateLevel:
 
         Args:
             value: The state now.
-            error: Why it is not READY; forgotten where an earlier cause is known.
+            error: Why it is not READY; forgotten where an earlier cause than a stall is known.
             lost: Why no rank serves or loads; None where one does.
         """
         changes = value is not self._value
         if value is EngineState.READY:
             self._error = None
-        elif self._error is None or (changes and value is EngineState.FAILED):
+        elif self._error is None or (
+            changes and (value is EngineState.FAILED or self._value is EngineState.STALLED)
+        ):
             self._error = error
         if not changes and lost is self._lost:
             return
