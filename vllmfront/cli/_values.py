@@ -42,20 +42,27 @@ def count(text: str) -> int:
 
 def seconds(text: str) -> float:
     """Read a span of time, zero included."""
-    try:
-        value = float(text)
-    except ValueError:
-        raise ValueError("not a number of seconds") from None
-    if not math.isfinite(value) or value < 0:
+    value = _number_of_seconds(text)
+    if value < 0:
         raise ValueError("must be zero or a positive number of seconds")
     return value
 
 
 def positive_seconds(text: str) -> float:
     """Read a span of time that has to pass."""
-    value = seconds(text)
-    if value == 0:
+    value = _number_of_seconds(text)
+    if value <= 0:
         raise ValueError("must be a positive number of seconds")
+    return value
+
+
+def _number_of_seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError("not a number of seconds") from None
+    if not math.isfinite(value):
+        raise ValueError("must be finite")
     return value
 
 
