@@ -17,6 +17,7 @@ from tests.engine._helpers import (
     wait_lost,
 )
 from vllmfront.engine import EngineState, FinishReason, RankState, SamplingParams
+from vllmfront.engine.client._reconnection import LOOK_PERIOD
 from vllmfront.testing import FakeEngine
 
 
@@ -71,7 +72,7 @@ async def test_another_ranks_connection_brings_nobody_back() -> None:
         await wait_lost(client, 1)
         engines[1].mend_inputs()
         await wait_joined(client, 1)
-        await trio.sleep(0.3)
+        await trio.sleep(2.5 * LOOK_PERIOD)
 
         assert rank_state(client, 0) is RankState.DEAD
         engines[0].mend_inputs()
@@ -84,7 +85,7 @@ async def test_a_process_that_somebody_watches_is_not_taken_back() -> None:
         engine.break_inputs()
         await wait_lost(client)
         engine.mend_inputs()
-        await trio.sleep(0.3)
+        await trio.sleep(2.5 * LOOK_PERIOD)
 
         assert rank_state(client) is RankState.DEAD
 
