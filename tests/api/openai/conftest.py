@@ -31,3 +31,14 @@ def tokenizer(model: ModelDescription) -> Tokenizer:
 async def api(model: ModelDescription, tokenizer: Tokenizer) -> AsyncGenerator[Api]:
     async with open_api(model, tokenizer) as opened:
         yield opened
+
+
+@pytest.fixture(params=["whole", "stream"])
+def stream(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param == "stream")
+
+
+@pytest.fixture(params=[False, True], ids=["new", "known"])
+def known(request: pytest.FixtureRequest) -> bool:
+    """Whether requests of the same kind were served before: streams need no task of theirs then."""
+    return bool(request.param)
