@@ -111,6 +111,22 @@ async def test_everything_is_passed_on_and_taken_back(tmp_path: Path) -> None:
     assert not (tmp_path / "http").exists()
 
 
+async def test_a_new_process_that_dies_as_it_takes_over_leaves_no_entry(tmp_path: Path) -> None:
+    async with open_generation(tmp_path) as generation:
+        own = generation.pid_file
+        assert own is not None
+        own.write()
+        await generation.step_aside()
+        PidFile(own.path).write()
+        assert own.is_replaced()
+
+        generation.lead()
+
+        assert not own.is_replaced()
+        assert read_pid(own.path) == os.getpid()
+        own.remove()
+
+
 async def test_the_service_manager_hears_of_the_new_process_and_then_nothing(
     tmp_path: Path,
 ) -> None:

@@ -126,10 +126,11 @@ class Generation:
         if self.client.succession is not None:
             self.client.succession.lead()
         self.custody.take_back()
-        if self._retired:
-            self._retired = False
-            if self.server is not None:
-                self.server.resume()
+        retired, self._retired = self._retired, False
+        if retired and self.server is not None:
+            self.server.resume()
+        # A new process that died as it took over may have put its own entry there just before.
+        if retired or (self.pid_file is not None and self.pid_file.is_replaced()):
             try:
                 self._write_pid_file()
             except ConfigurationError as error:

@@ -52,6 +52,21 @@ def test_a_generation_that_leaves_spares_the_file_of_the_next(tmp_path: Path) ->
     assert not new.path.exists()
 
 
+def test_an_entry_knows_that_another_is_in_its_place(tmp_path: Path) -> None:
+    old, new = PidFile(tmp_path / "pid"), PidFile(tmp_path / "pid")
+    assert not old.is_replaced()
+    old.write()
+    assert not old.is_replaced()
+    new.write()
+    assert (old.is_replaced(), new.is_replaced()) == (True, False)
+    old.write()
+    assert (old.is_replaced(), new.is_replaced()) == (False, True)
+    old.path.unlink()
+    assert old.is_replaced()
+    old.remove()
+    new.remove()
+
+
 def test_a_killed_process_does_not_serve(tmp_path: Path) -> None:
     path = tmp_path / "pid"
     with subprocess.Popen(
@@ -72,5 +87,9 @@ def test_a_killed_process_does_not_serve(tmp_path: Path) -> None:
 def test_an_unusable_path_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot write the pid file"):
         PidFile(tmp_path / "missing" / "pid").write()
+    with pytest.raises(ConfigurationError, match="its folder is missing, or not ours"):
+        check_free(tmp_path / "missing" / "pid")
+    with pytest.raises(ConfigurationError, match="it is a folder"):
+        check_free(tmp_path)
     with pytest.raises(ConfigurationError, match="cannot read the pid file"):
         read_pid(tmp_path / ("x" * 300))

@@ -39,13 +39,22 @@ class PidFile:
         self._close()
         self._file = file
 
+    def is_replaced(self) -> bool:
+        """Whether our entry is there no more: another generation has put its own in its place."""
+        if self._file < 0:
+            return False
+        try:
+            own, there = os.fstat(self._file), self.path.stat()
+        except OSError:
+            return True
+        return (own.st_dev, own.st_ino) != (there.st_dev, there.st_ino)
+
     def remove(self) -> None:
         """Remove the file, unless another generation has replaced it; may be called again."""
         if self._file < 0:
             return
-        with contextlib.suppress(OSError):
-            own, there = os.fstat(self._file), self.path.stat()
-            if (own.st_dev, own.st_ino) == (there.st_dev, there.st_ino):
+        if not self.is_replaced():
+            with contextlib.suppress(OSError):
                 self.path.unlink()
         self._close()
 
@@ -56,14 +65,20 @@ class PidFile:
 
 
 def check_free(path: Path) -> None:
-    """Make sure that no living process has the pid file at *path*.
+    """Make sure that a pid file can be written at *path*, and that no living process has it.
 
     Raises:
-        ConfigurationError: One has.
+        ConfigurationError: One has, or the path is unusable.
     """
     pid = read_pid(path)
     if pid is not None:
         raise ConfigurationError(f"process {pid} is serving with the pid file {path}")
+    if path.is_dir():
+        raise ConfigurationError(f"cannot write the pid file {path}: it is a folder")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise ConfigurationError(
+            f"cannot write the pid file {path}: its folder is missing, or not ours to write to"
+        )
 
 
 def read_pid(path: Path) -> int | None:
