@@ -117,7 +117,7 @@ class ManagedEngine:
         """Say why the engine is gone; tells the client, and with it every request."""
         error = watch.loss
         if process.exit is None and not isinstance(error, StartupFailed | EngineStalled):
-            _LOGGER.error("the engine is gone (%s); waiting for its process to end", error)
+            _LOGGER.info("waiting up to %g s for the process of the lost engine to end", _LINGER)
             with trio.move_on_after(_LINGER):
                 await process.wait()
         by_itself = process.exit is not None

@@ -10,7 +10,7 @@ from vllmfront.engine.client._absence import (
     unavailable,
 )
 from vllmfront.engine.client._state import EngineState, RankState
-from vllmfront.errors import EngineDied, Reason
+from vllmfront.errors import EngineDied, EngineUnavailable, Reason
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,12 @@ def test_what_is_said_to_whom_nobody_serves(
     if reason in (Reason.STALLED, Reason.RECOVERING):
         assert error.retry_after == 12.5
         assert unavailable(state, None, rank, None).retry_after == UNKNOWN_SECONDS
+
+
+def test_who_gives_up_may_say_it_for_clients() -> None:
+    end = EngineUnavailable("The server is shutting down.", reason=Reason.DRAINING)
+
+    error = unavailable(EngineState.FAILED, end, None, None)
+
+    assert error is not end
+    assert (str(error), error.reason) == (str(end), Reason.DRAINING)

@@ -51,10 +51,13 @@ def unavailable(
 
     Args:
         state: Of the client.
-        cause: What ended the last READY, if it has ended.
+        cause: What ended the last READY, if it has ended; or what to say, where whoever gave the
+            engines up said it for clients, as an EngineUnavailable.
         rank: The only engine that was asked for; None where any would do.
         seconds: Until one serves again, where that is known.
     """
+    if state is EngineState.FAILED and isinstance(cause, EngineUnavailable):
+        return cause.twin()
     why = "" if cause is None else f": {str(cause).rstrip('.')}"
     if state is EngineState.FAILED:
         return EngineUnavailable(f"The engine has failed{why}.", reason=Reason.FAILED)
