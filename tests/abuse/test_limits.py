@@ -57,7 +57,7 @@ async def metric(frontend: Frontend, name: str) -> float:
     return float(value)
 
 
-@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+@pytest.mark.parametrize("path", [CHAT, pytest.param(COMPLETIONS, marks=pytest.mark.slow)])
 async def test_of_many_at_once_as_many_come_in_as_are_allowed(limited: Setting, path: str) -> None:
     frontend, engine = limited.frontend, limited.engine
     body: dict[str, object] = {"max_tokens": 1000, "ignore_eos": True}
@@ -103,7 +103,7 @@ async def test_of_many_at_once_as_many_come_in_as_are_allowed(limited: Setting, 
     assert log.count("reason=queue_full") < REQUESTS - CAP
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("stream", [pytest.param(False, marks=pytest.mark.slow), True])
 async def test_deadlines_of_clients_hold_on_the_wire(limited: Setting, stream: bool) -> None:
     frontend, engine = limited.frontend, limited.engine
     body = {**LONG, "stream": stream, "timeout": 1000}

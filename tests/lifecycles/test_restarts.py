@@ -262,6 +262,7 @@ async def test_a_first_start_that_fails_ends_the_program(tmp_path: Path) -> None
     assert len(program.pids()) == 1
 
 
+@pytest.mark.slow
 async def test_backoff_is_shown_with_its_next_try(tmp_path: Path) -> None:
     settings, program = engine(tmp_path, restart=RestartConfig(backoff=60.0))
     async with serving(settings) as frontend:
@@ -306,6 +307,7 @@ async def test_one_failure_too_many_is_told_to_clients_and_ends_the_program(
     assert not any(map(alive, program.pids()))
 
 
+@pytest.mark.slow
 async def test_without_restarts_one_failure_is_enough(tmp_path: Path) -> None:
     settings, program = engine(tmp_path, restart=RestartConfig(kind="never"))
     async with serving(settings) as frontend:

@@ -106,7 +106,7 @@ def test_arbitrary_rows(rows: list[Any], aux: bytes) -> None:
 
 
 @given(st.data())
-@settings(PATIENT, max_examples=300)
+@settings(PATIENT, max_examples=150)
 def test_golden_frames_with_a_value_exchanged(data: st.DataObject) -> None:
     entry = data.draw(st.sampled_from(BATCHES + REQUESTS + HANDSHAKES + REGISTRATIONS))
     message = entry.raw()
@@ -129,7 +129,7 @@ def exchange_somewhere(value: Any, data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(PATIENT, max_examples=300)
+@settings(PATIENT, max_examples=150)
 def test_golden_frames_with_bytes_exchanged(data: st.DataObject) -> None:
     entry = data.draw(st.sampled_from(ENTRIES))
     frames = [bytearray(frame) for frame in entry.frames]
