@@ -251,6 +251,21 @@ async def test_what_cannot_go_on_ends_with_an_error_that_invites_another_try(
         assert_idle(client)
 
 
+async def test_the_error_says_in_one_sentence_what_was_lost() -> None:
+    async with open_engines() as (client, [old]), trio.open_nursery() as nursery:
+        run = Run(nursery, client, sampling=SamplingParams(seed=5, max_tokens=6))
+        add = await old.receive_add()
+        old.send_tokens(add.internal_id, [10])
+        await settle()
+        client.report_death("The engine process was killed.")
+        await settle()
+
+        assert str(run.error) == (
+            "The request was interrupted: The engine process was killed, "
+            "and its answer cannot be continued elsewhere"
+        )
+
+
 async def test_one_of_several_choices_cannot_go_on() -> None:
     async with open_engines(2) as (client, engines):
         sinks = [RecordingSink(), RecordingSink()]

@@ -94,7 +94,7 @@ class Recovery:
                 self._books.withdraw(child)
                 resends += 1
             else:
-                self._interrupt(child, f"{rank.death()}, and {problem}")
+                self._interrupt(child, f"{str(rank.death()).rstrip('.')}, and {problem}")
         if resends:
             _LOGGER.info("%d requests of engine %d will go on elsewhere", resends, rank.rank)
         self._notice()
