@@ -228,7 +228,7 @@ class Connection:
             self._answering.cut()
             self._intake.hold()  # nobody is left who would see to another request
             if self._answering.pending:  # its first checkpoint ends it, and it sees to the rest
-                await self._answering.run()
+                await self._answering.run()  # noqa: ASYNC102 (as said)
         if not self._abandoned:
             await self._hang_up()
 
