@@ -1,9 +1,11 @@
 """Fixtures for all tests: real engines, shared by the whole session."""
 
+import gc
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.real_engine._process import (
     MAX_MODEL_LEN,
@@ -23,6 +25,12 @@ from vllmfront.engine import (
 
 VERSIONS = ("0.32.0", "0.33.0")
 POOL = pytest.StashKey[EnginePool]()
+
+# What thousands of tests leave behind takes the collector longer to walk through than many of them.
+gc.set_threshold(100_000, 50, 100)
+
+settings.register_profile("short", max_examples=50)
+settings.load_profile("short")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -189,6 +189,7 @@ async def _is_over(sock: trio.socket.SocketType) -> bool:
     return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO) != 1
 
 
+@pytest.mark.slow
 async def test_a_client_that_reads_nothing_costs_little_and_is_cut_off(
     frontend: Frontend,
 ) -> None:
