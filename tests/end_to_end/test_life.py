@@ -120,7 +120,7 @@ def test_an_external_engine_may_die_and_come_back(external: Deployment) -> None:
         answer = server.post("/v1/chat/completions", **FRANCE.request)
 
     assert done == "[DONE]"
-    assert json.loads(error)["error"]["code"] == 500
+    assert json.loads(error)["error"]["code"] == 503
     assert refused.status_code == 503
     assert refused.json()["error"]["type"] == "ServiceUnavailableError"
     assert answer.json()["choices"][0]["message"]["content"] == FRANCE.answer

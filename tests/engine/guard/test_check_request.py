@@ -1,5 +1,6 @@
 """What the guard refuses, in which words; and what it lets pass although it looks odd."""
 
+import math
 from typing import Any
 
 import attrs
@@ -350,3 +351,8 @@ def test_candidates_are_bounded_by_the_limit_or_the_vocabulary() -> None:
     few = attrs.evolve(LIMITS, max_logprobs=0)
     check_request(sampled(logprobs=0), few)
     assert refusal(sampled(logprobs=1), few).param == "logprobs"
+
+
+@pytest.mark.parametrize("deadline", ["soon", math.nan, math.inf, True, float])
+def test_a_deadline_is_a_point_in_time(deadline: Any) -> None:
+    assert refusal(request_with(deadline=deadline)).param == "deadline"

@@ -23,6 +23,8 @@ from vllmfront.engine.wire import Tensor
 
 # Seconds since the epoch, far beyond any clock.
 _LATEST_ARRIVAL = 1e15
+# Trio's clock, in seconds, begins anywhere.
+_LATEST_DEADLINE = 1e15
 
 
 def check_request(
@@ -72,6 +74,8 @@ def _check_optional(request: EngineRequest, limits: GuardLimits) -> None:
         check_features(request.mm_features, limits)
     if request.kv_hints is not None:
         _check_kv_hints(request.kv_hints)
+    if request.deadline is not None:
+        check_number(request.deadline, "deadline", -_LATEST_DEADLINE, _LATEST_DEADLINE)
 
 
 def _check_parameters(request: EngineRequest, limits: GuardLimits, length: int) -> None:
