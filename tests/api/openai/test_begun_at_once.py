@@ -59,6 +59,16 @@ async def test_only_what_is_known_begins_at_once(api: Api) -> None:
     assert not await begins_at_once(api, body.replace(b":3", b':3,"n":2,"temperature":1'))
 
 
+async def test_a_limit_that_depends_on_the_prompt_is_lowered_at_once(api: Api) -> None:
+    call = api.post(CHAT, chat("one", stream=True))
+    add = await api.next_add()
+    api.say(add, [198], FinishReason.STOP)
+    await call.finished()
+
+    longer = b'{"messages":[{"role":"user","content":"another length"}],"stream":true}'
+    assert await begins_at_once(api, longer)
+
+
 @pytest.mark.parametrize(
     "fields",
     [

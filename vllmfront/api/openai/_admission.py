@@ -123,6 +123,18 @@ class Admission(Struct, kw_only=True, frozen=True):
             reasoning_parser_kwargs={"chat_template_kwargs": template_kwargs},
         )
 
+    def params_at_once(self, prompt_length: int) -> SamplingParams:
+        """Return the lowered sampling for a prompt so long, of what does not take time.
+
+        Raises:
+            RequestRejected: A value does not fit.
+        """
+        params = self.known_params(prompt_length)
+        if params is None:
+            params = self._lower(prompt_length, self.service.max_model_len)
+            self.prepared.remember(params)
+        return params
+
     def known_params(self, prompt_length: int) -> SamplingParams | None:
         """Return the lowered sampling for a prompt so long, where it is known already."""
         room = self.service.max_model_len - prompt_length
@@ -132,18 +144,7 @@ class Admission(Struct, kw_only=True, frozen=True):
     async def _lowered(self, prompt_length: int, max_model_len: int) -> SamplingParams:
         service, sampling = self.service, self.sampling
         short = not sampling.bad_words or len(self.http.body) <= INLINE_SIZE
-        params = await self.offload.run(
-            short,
-            lambda: lower_sampling(
-                sampling,
-                defaults=service.generation,
-                tokenizer=service.tokenizer,
-                vocab_size=service.tokenizer.vocab_size,
-                max_model_len=max_model_len,
-                prompt_length=prompt_length,
-                limits=service.options.limits,
-            ),
-        )
+        params = await self.offload.run(short, lambda: self._lower(prompt_length, max_model_len))
         if params.structured_outputs is not None and not self.prepared.compiled:
             given = sampling.structured_outputs is not None
             param = "structured_outputs" if given else "response_format"
@@ -151,6 +152,18 @@ class Admission(Struct, kw_only=True, frozen=True):
             self.prepared.compiled = True
         self.prepared.remember(params)
         return params
+
+    def _lower(self, prompt_length: int, max_model_len: int) -> SamplingParams:
+        service = self.service
+        return lower_sampling(
+            self.sampling,
+            defaults=service.generation,
+            tokenizer=service.tokenizer,
+            vocab_size=service.tokenizer.vocab_size,
+            max_model_len=max_model_len,
+            prompt_length=prompt_length,
+            limits=service.options.limits,
+        )
 
     def head(self, *, chunk: bytes = b"") -> AnswerHead:
         return AnswerHead(

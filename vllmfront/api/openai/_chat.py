@@ -59,7 +59,7 @@ class ChatCompletions:
         prepared: PreparedSampling,
     ) -> Exchange | None:
         """Begin an answer of one choice; None: something in it might take long."""
-        if body.chat_template is not None or (body.n or 1) > 1:
+        if body.chat_template is not None or (body.n or 1) > 1 or prepared.takes_time:
             return None
         chat = checked_chat(service, body, prepared)
         admission = self._admission(service, call, body, prepared)
@@ -73,9 +73,9 @@ class ChatCompletions:
             tokenizer.encode(rendered.text, bool(body.add_special_tokens)),
             known=tokenizer.stays_in_vocabulary,
         )
-        params = admission.known_params(len(token_ids))
-        if params is None or not token_ids:
+        if not token_ids:
             return None
+        params = admission.params_at_once(len(token_ids))
         marks = admission.marks
         request = admission.request_with(params, token_ids, marks.id, rendered.template_kwargs)
         admitted = Admitted(service=service, marks=marks, requests=[request])

@@ -92,6 +92,12 @@ class PreparedSampling:
     lowered: dict[int, SamplingParams] = attrs.field(factory=dict, init=False)
     """By ``max_tokens``, which is all that depends on a request's prompt."""
 
+    @property
+    def takes_time(self) -> bool:
+        """Whether to lower it may take long: text has to be encoded, or a grammar compiled."""
+        asked = self.request
+        return bool(asked.bad_words or asked.structured_outputs or asked.response_format)
+
     def passed(self) -> None:
         """Take note that all checks but those of prompt and names have nothing against it."""
         self.checked = True
