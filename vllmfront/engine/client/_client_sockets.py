@@ -42,6 +42,8 @@ class ClientSockets:
     """None where somebody else does the handshake."""
 
     slot: int
+    """The place of its addresses among those that engines were told: its ``client_index``."""
+
     inputs: MessageRouter
     outputs: MessageReceiver
     input_monitor: PeerMonitor
@@ -64,7 +66,7 @@ def open_client_sockets(
     """
     with ExitStack() as stack:
         context = stack.enter_context(open_context())
-        slot, entrance = 0, None
+        slot, entrance = config.client_index, None
         input_fd, output_fd = config.input_fd, config.output_fd
         if input_fd is None or output_fd is None:
             entrance = stack.enter_context(_open_entrance(config, bind_host, inheritance))

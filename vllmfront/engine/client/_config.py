@@ -41,6 +41,9 @@ class EngineClientConfig:
     then, and only registrations are awaited."""
 
     output_fd: int | None = None
+    client_index: int = attrs.field(default=0, validator=validators.ge(0))
+    """The place of ``input_fd`` and ``output_fd`` among the pairs that engines were told."""
+
     limits: GuardLimits = attrs.field(
         factory=lambda: GuardLimits(vocab_size=None, max_model_len=None)
     )

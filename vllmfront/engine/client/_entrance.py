@@ -1,8 +1,9 @@
-"""Where engines connect: the handshake, and two slots, of which one client uses one at a time.
+"""Where engines connect: the handshake, and two slots for each client, which uses one at a time.
 
-Engines are told the addresses of both slots, once in their life, and stay connected to both. The
-slot that is not in use is the way in for the client of another process, which takes over while
-this one still serves what it has begun.
+Engines are told the addresses of all slots, once in their life, and stay connected to them. The
+slot that a client does not use is the way in for the client of another process, which takes over
+while this one still serves what it has begun. The first slots of all clients come first, then the
+second ones, so that without such a change a client's index is its place among the clients.
 """
 
 import contextlib
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 
 import attrs
 
+from vllmfront.engine.handshake import ClientAddresses
 from vllmfront.engine.transport import (
     SharedListener,
     host_of,
@@ -19,14 +21,14 @@ from vllmfront.engine.transport import (
     listen_tcp,
     tcp_address,
 )
-from vllmfront.engine.wire import EngineAddresses
 
 SLOTS = 2
+"""Of each client."""
 
 
-def other_slot(slot: int) -> int:
-    """Return the slot that a client which uses *slot* leaves free."""
-    return (slot + 1) % SLOTS
+def other_slot(slot: int, clients: int = 1) -> int:
+    """Return the slot that a client which uses *slot* leaves free, among *clients* like it."""
+    return (slot + clients) % (SLOTS * clients)
 
 
 @attrs.frozen
@@ -46,12 +48,12 @@ class Entrance:
     advertised_host: str
     """What engines are told to connect to."""
 
-    def addresses(self) -> EngineAddresses:
-        """Return where engines connect for requests and outputs."""
-        return EngineAddresses(
-            inputs=[self._advertised(slot.inputs) for slot in self.slots],
-            outputs=[self._advertised(slot.outputs) for slot in self.slots],
-        )
+    def addresses(self) -> list[ClientAddresses]:
+        """Return where engines connect for requests and outputs, in order of client index."""
+        return [
+            ClientAddresses(self._advertised(slot.inputs), self._advertised(slot.outputs))
+            for slot in self.slots
+        ]
 
     @property
     def handshake_address(self) -> str:
@@ -84,7 +86,12 @@ class Entrance:
 
 @contextmanager
 def open_entrance(
-    bind_host: str, handshake_port: int, *, advertised_host: str, local: bool
+    bind_host: str,
+    handshake_port: int,
+    *,
+    advertised_host: str,
+    local: bool,
+    clients: int = 1,
 ) -> Iterator[Entrance]:
     """Listen for engines for the block.
 
@@ -93,6 +100,7 @@ def open_entrance(
         handshake_port: 0 takes any free one.
         advertised_host: What engines are told.
         local: Use Unix sockets for the slots.
+        clients: How many there are, each of which gets slots.
 
     Raises:
         ConfigurationError: An address cannot be bound, or the folder of Unix sockets has too long
@@ -107,7 +115,7 @@ def open_entrance(
         handshake = stack.enter_context(listen_tcp(bind_host, handshake_port))
         yield Entrance(
             handshake=handshake,
-            slots=[Slot(slot_listener("i"), slot_listener("o")) for _ in range(SLOTS)],
+            slots=[Slot(slot_listener("i"), slot_listener("o")) for _ in range(SLOTS * clients)],
             advertised_host=advertised_host,
         )
 

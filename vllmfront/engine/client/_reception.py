@@ -4,7 +4,7 @@ import trio
 import zmq
 
 from vllmfront.engine.client._entrance import Entrance
-from vllmfront.engine.handshake import HandshakeOwner, Members, Roster
+from vllmfront.engine.handshake import FixedDirectory, HandshakeOwner, Members, Roster
 from vllmfront.engine.transport import open_monitor, open_router
 
 
@@ -41,7 +41,7 @@ class Reception:
                 router,
                 monitor,
                 roster=self._roster,
-                addresses=self._entrance.addresses(),
+                directory=FixedDirectory(clients=self._entrance.addresses()),
                 members=self._members,
             )
             try:

@@ -1,5 +1,12 @@
 """Start-up of engines as its owner: HELLO, INIT, READY, and the registration."""
 
+from vllmfront.engine.handshake._directory import (
+    ClientAddresses,
+    CoordinatorAddresses,
+    Directory,
+    FixedDirectory,
+    init_addresses,
+)
 from vllmfront.engine.handshake._owner import (
     HandshakeOwner,
     Members,
@@ -10,11 +17,16 @@ from vllmfront.engine.handshake._roster import Roster, Step
 from vllmfront.engine.handshake._start_up import watch_restarts, watch_start_up
 
 __all__ = [
+    "ClientAddresses",
+    "CoordinatorAddresses",
+    "Directory",
+    "FixedDirectory",
     "HandshakeOwner",
     "Members",
     "Roster",
     "Step",
     "identity_of",
+    "init_addresses",
     "take_registration",
     "watch_restarts",
     "watch_start_up",

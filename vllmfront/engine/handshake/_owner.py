@@ -6,10 +6,10 @@ from typing import Protocol
 import trio
 import zmq
 
+from vllmfront.engine.handshake._directory import Directory
 from vllmfront.engine.handshake._roster import Roster
 from vllmfront.engine.transport import Message, MessageRouter, PeerGone, PeerMonitor
 from vllmfront.engine.wire import (
-    EngineAddresses,
     Hello,
     Registration,
     decode_handshake,
@@ -39,7 +39,8 @@ class Members(Protocol):
 class HandshakeOwner:
     """Answers engines, those that come back later as well; the two ``serve`` tasks of it.
 
-    A message that makes no sense costs that message and a log line.
+    A message that makes no sense costs that message and a log line. Whom the directory knows no
+    answer for waits until ``answer_waiting`` is called.
     """
 
     def __init__(
@@ -48,14 +49,17 @@ class HandshakeOwner:
         monitor: PeerMonitor,
         *,
         roster: Roster,
-        addresses: EngineAddresses,
+        directory: Directory,
         members: Members,
     ) -> None:
         self._router = router
         self._monitor = monitor
         self._roster = roster
-        self._addresses = addresses
+        self._directory = directory
         self._members = members
+        self._unanswered: dict[int, tuple[bytes, int]] = {}
+        """Identity and descriptor of those whose HELLO has no answer yet, by rank."""
+
         self._loading: dict[int, int] = {}
         """Ranks that have not said READY, by the descriptor that their HELLO came over."""
 
@@ -73,6 +77,12 @@ class HandshakeOwner:
         while True:
             await self._router.wait_message()
             self._take_waiting()
+
+    def answer_waiting(self) -> None:
+        """Answer those for whom the directory has an answer by now."""
+        waiting, self._unanswered = self._unanswered, {}
+        for rank, (identity, descriptor) in waiting.items():
+            self._answer(rank, identity, descriptor)
 
     async def serve_departures(self) -> None:
         """Note engines whose connection ends while they load, until cancelled."""
@@ -101,6 +111,7 @@ class HandshakeOwner:
             self._heard.discard(event.descriptor)
             rank = self._loading.pop(event.descriptor, None)
             if rank is not None:
+                self._unanswered.pop(rank, None)
                 left.add(rank)
         return left
 
@@ -119,15 +130,26 @@ class HandshakeOwner:
             return rank
         self._roster.hello(rank, trio.current_time())
         self._members.engine_arrived(rank)
+        self._answer(rank, message[0].bytes, descriptor)
+        return rank
+
+    def _answer(self, rank: int, identity: bytes, descriptor: int) -> None:
+        """Tell *rank* what it needs to know, now or later."""
+        init = self._directory.init_for(rank)
+        if init is None:
+            self._loading[descriptor] = rank
+            self._unanswered[rank] = identity, descriptor
+            _LOGGER.info("Engine %d said HELLO; not all that it needs to know is known yet", rank)
+            return
         try:
-            self._router.send_nowait(message[0].bytes, [encode_init(self._addresses)])
+            self._router.send_nowait(identity, [encode_init(init.addresses, init.parallel_config)])
         except PeerGone:
             _LOGGER.warning("Engine %d left before it got its addresses", rank)
+            self._loading.pop(descriptor, None)
             self._members.engine_left(rank)
-            return rank
+            return
         self._loading[descriptor] = rank
         _LOGGER.info("Engine %d said HELLO and got its addresses; it is loading", rank)
-        return rank
 
 
 def take_registration(message: Message, roster: Roster, members: Members) -> int:
