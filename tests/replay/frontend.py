@@ -146,8 +146,9 @@ async def _do_not_wait(_sent_at: float) -> None:
 
 async def _wait_until_read(client: EngineClient, sent_at: float) -> None:
     while True:
+        now = time.monotonic()  # before the age is taken: a pause in between must not add to it
         (rank,) = client.snapshot().ranks
         age = rank.seconds_since_output
-        if age is not None and time.monotonic() - age >= sent_at:
+        if age is not None and now - age >= sent_at:
             return
         await trio.sleep(POLL_SECONDS)
