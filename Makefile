@@ -31,6 +31,8 @@ endif
 BIN := .venv/bin
 SOURCES := vllmfront tests benchmarks tools
 PYTEST := $(BIN)/python -m pytest
+# Two processes; all tests with real engines run in one of them.
+IN_TWO := -n 2 --dist loadgroup
 FILES = $(shell $(BIN)/python -c "import pathlib; \
 	print(*(file for folder in '$(SOURCES)'.split() for file in pathlib.Path(folder).rglob('*.py')))")
 
@@ -68,10 +70,10 @@ install: .venv/installed
 
 test: .venv/developing
 	@$(BIN)/python tools/setup_engine.py $(ENGINE) --next
-	$(TEST_ENV) VLLMFRONT_REQUIRE_ENGINE=1 $(PYTEST) -m "not slow and not peer"
+	$(TEST_ENV) VLLMFRONT_REQUIRE_ENGINE=1 $(PYTEST) $(IN_TWO) -m "not slow and not peer"
 
 test-fast: .venv/developing
-	$(PYTEST) -m "not engine and not slow and not peer"
+	$(PYTEST) $(IN_TWO) -m "not engine and not slow and not peer"
 
 test-slow: .venv/developing
 	@$(BIN)/python tools/setup_engine.py $(ENGINE) --next

@@ -1,6 +1,7 @@
 """Fixtures for all tests: real engines, shared by the whole session."""
 
 import gc
+import os
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
@@ -26,6 +27,9 @@ from vllmfront.engine import (
 VERSIONS = ("0.32.0", "0.33.0")
 POOL = pytest.StashKey[EnginePool]()
 
+FIRST = "gw0"
+"""The test process that gets the largest group of tests, the one with real engines."""
+
 # What thousands of tests leave behind takes the collector longer to walk through than many of them.
 gc.set_threshold(100_000, 50, 100)
 
@@ -33,15 +37,18 @@ settings.register_profile("short", max_examples=50)
 settings.load_profile("short")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run tests with real engines last: by then these have loaded."""
-    items.sort(key=lambda item: item.get_closest_marker("engine") is not None)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Run tests with real engines last, when these have loaded; of several processes, in one."""
+    items.sort(key=_needs_engine)
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in filter(_needs_engine, items):
+            item.add_marker(pytest.mark.xdist_group("engine"))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Start the engines that some test will ask for."""
+    """Start the engines that some test will ask for, unless another process runs those tests."""
     pool = session.config.stash.setdefault(POOL, EnginePool())
-    if session.config.option.collectonly:
+    if session.config.option.collectonly or os.environ.get("PYTEST_XDIST_WORKER", FIRST) != FIRST:
         return
     for version in VERSIONS:
         if any(_shares_engine(item) and version in item.nodeid for item in session.items):
@@ -49,6 +56,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
                 pool.start(version)
             except (pytest.skip.Exception, pytest.fail.Exception):
                 return  # told again to each test that needs it
+
+
+def _needs_engine(item: pytest.Item) -> bool:
+    return item.get_closest_marker("engine") is not None
 
 
 def _shares_engine(item: pytest.Item) -> bool:
