@@ -12,6 +12,7 @@ _GREEN, _YELLOW, _RED, _BLUE, _DIM, _BOLD = "32", "33", "31", "34", "90", "1"
 _COLOURS = {
     "ready": _GREEN,
     "loading": _YELLOW,
+    "preparing": _YELLOW,
     "starting": _YELLOW,
     "recovering": _YELLOW,
     "backoff": _YELLOW,

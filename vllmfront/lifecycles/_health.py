@@ -71,6 +71,8 @@ def _describe(rank: RankSnapshot, cause: str | None) -> str:
     """Say how the only engine is; *cause* is what ended the one before it."""
     if rank.state is RankState.LOADING:
         return "the engine is loading" + ("" if cause is None else f" again: {_line(cause)}")
+    if rank.state is RankState.PREPARING:
+        return "the engine has loaded, and is being told what it has to know"
     return _line(rank.error)
 
 

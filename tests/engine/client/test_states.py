@@ -17,19 +17,20 @@ from vllmfront.engine.client._state import (
 )
 from vllmfront.errors import EngineDied, EngineStalled
 
-LOADING, READY, STALLED, DEAD = RankState
+LOADING, PREPARING, READY, STALLED, DEAD = RankState
 ALLOWED = {
     (LOADING, RankEvent.STARTED): LOADING,
-    (LOADING, RankEvent.JOINED): READY,
+    (LOADING, RankEvent.JOINED): PREPARING,
     (LOADING, RankEvent.LOST): DEAD,
-    (READY, RankEvent.JOINED): READY,
+    (PREPARING, RankEvent.PREPARED): READY,
+    (PREPARING, RankEvent.LOST): DEAD,
     (READY, RankEvent.SILENT): STALLED,
     (READY, RankEvent.LOST): DEAD,
     (STALLED, RankEvent.HEARD): READY,
     (STALLED, RankEvent.LOST): DEAD,
     (DEAD, RankEvent.STARTED): LOADING,
-    (DEAD, RankEvent.JOINED): READY,
-    (DEAD, RankEvent.RETURNED): READY,
+    (DEAD, RankEvent.JOINED): PREPARING,
+    (DEAD, RankEvent.RETURNED): PREPARING,
 }
 
 
@@ -44,8 +45,8 @@ def test_every_pair_of_a_ranks_table(state: RankState, event: RankEvent) -> None
     assert next_rank_state(state, event) is expected
 
 
-def test_messages_can_be_sent_to_those_that_serve_or_are_silent() -> None:
-    assert [state for state in RankState if state.connected] == [READY, STALLED]
+def test_messages_can_be_sent_to_those_that_have_joined() -> None:
+    assert [state for state in RankState if state.connected] == [PREPARING, READY, STALLED]
 
 
 @pytest.mark.parametrize(
@@ -55,6 +56,8 @@ def test_messages_can_be_sent_to_those_that_serve_or_are_silent() -> None:
         ([DEAD], EngineState.LOADING, EngineState.RECOVERING),
         ([READY], EngineState.READY, EngineState.READY),
         ([READY, LOADING], EngineState.LOADING, EngineState.READY),
+        ([PREPARING], EngineState.LOADING, EngineState.RECOVERING),
+        ([READY, PREPARING], EngineState.LOADING, EngineState.READY),
         ([READY, DEAD], EngineState.READY, EngineState.READY),
         ([READY, STALLED], EngineState.READY, EngineState.READY),
         ([STALLED], EngineState.LOADING, EngineState.STALLED),

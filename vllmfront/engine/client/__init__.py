@@ -4,6 +4,7 @@ from vllmfront.engine.client._client import EngineClient
 from vllmfront.engine.client._client_sockets import Inheritance
 from vllmfront.engine.client._config import EngineClientConfig
 from vllmfront.engine.client._info import ClientSnapshot, EngineInfo, RankSnapshot
+from vllmfront.engine.client._membership import RankSetup
 from vllmfront.engine.client._open import open_engine_client
 from vllmfront.engine.client._state import EngineState, RankState
 from vllmfront.engine.client._stream import RequestStream
@@ -17,6 +18,7 @@ __all__ = [
     "EngineLegacy",
     "EngineState",
     "Inheritance",
+    "RankSetup",
     "RankSnapshot",
     "RankState",
     "RequestStream",

@@ -22,6 +22,7 @@ from vllmfront.engine.client._reception import Reception
 from vllmfront.engine.client._reconnection import Reconnections
 from vllmfront.engine.client._recovery import Recovery
 from vllmfront.engine.client._request_checks import RequestChecks
+from vllmfront.engine.client._setup import Setups
 from vllmfront.engine.client._spare import SpareSlot
 from vllmfront.engine.client._stall import StallWatch
 from vllmfront.engine.client._succession import Succession, inherit
@@ -77,6 +78,7 @@ def assemble(
     tasks: list[Task] = [
         *_link_tasks(sockets, roster, membership, OutputReader(inbox, books, membership)),
         connections.serve,
+        Setups(membership).serve,
         recovery.serve,
         stalls.serve,
         partial(books.deadlines.serve, books.expire),

@@ -12,7 +12,7 @@ from vllmfront.engine.client._books import Books
 from vllmfront.engine.client._buffer import OutputBuffer
 from vllmfront.engine.client._dispatch import Dispatch
 from vllmfront.engine.client._info import ClientSnapshot, EngineInfo
-from vllmfront.engine.client._membership import Membership
+from vllmfront.engine.client._membership import Membership, RankSetup
 from vllmfront.engine.client._overview import take_levels, take_snapshot
 from vllmfront.engine.client._prepare import Preparation
 from vllmfront.engine.client._rank import EngineRank
@@ -224,10 +224,14 @@ class EngineClient:
             UtilityCallFailed: An engine answered with a failure text.
             UtilityCallTimeout: An engine did not answer in time.
             EngineDied: An engine ended, or had before.
-            EngineUnavailable: No engine serves.
+            EngineUnavailable: No engine serves, and none was named.
             RequestRejected: There is no such rank, or an argument cannot be sent.
         """
         return await self._calls.call(method, args, ranks, timeout)
+
+    def add_setup(self, setup: RankSetup) -> None:
+        """Let engines get requests only once nothing of *setup* is due any more, from now on."""
+        self._membership.setups.append(setup)
 
     def delay_engine(self, seconds: float, rank: int | None = None) -> None:
         """Take note that in so many seconds a process will be started for one *rank*, or for all.

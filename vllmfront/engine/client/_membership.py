@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 import trio
 
@@ -26,6 +27,23 @@ SERVED_VERSIONS = ("0.32.", "0.33.")
 """Versions that this frontend was tried with."""
 
 
+class RankSetup(Protocol):
+    """Something that engines have to be told, each process of them anew, before they get requests.
+
+    Asked whenever one joins or is connected again.
+    """
+
+    def due(self, rank: int) -> bool:
+        """Whether engine *rank* lacks something now; asked again after ``apply``."""
+
+    async def apply(self, rank: int) -> None:
+        """Tell engine *rank* what it lacks; may call its utilities, naming the rank.
+
+        Raises:
+            VllmFrontError: It cannot be told, and must not serve; it counts as lost.
+        """
+
+
 class Membership:
     """The engines of one client and the state that they have together."""
 
@@ -42,6 +60,9 @@ class Membership:
         self.info = EngineInfo.of({})
         self.ready: list[EngineRank] = []
         """Those that serve now, replaced at each change."""
+
+        self.setups: list[RankSetup] = []
+        """What engines are told when they join."""
 
         self._metrics = metrics
         self._inputs = inputs
@@ -120,6 +141,17 @@ class Membership:
         self.ending = False
         self._update()
 
+    def engine_awaited(self, rank: int) -> None:
+        """Take note that a process of *rank* which an earlier frontend knew may connect.
+
+        It says neither HELLO nor its registration; its connections may be there already.
+        """
+        engine = self.ranks[rank]
+        engine.enter(RankEvent.STARTED)
+        engine.incarnation = 1
+        engine.expected = engine.broke_off = engine.cut_off = False
+        self._update()
+
     def engine_arrived(self, rank: int) -> None:
         """Take note of a new process of *rank*; what its predecessor ran has ended."""
         engine = self.ranks[rank]
@@ -133,8 +165,13 @@ class Membership:
             observer(engine)
         self._update()
 
-    def engine_joined(self, rank: int, registration: Registration) -> None:
-        """Take note that *rank* can serve."""
+    def engine_joined(
+        self, rank: int, registration: Registration, *, prepared: bool = False
+    ) -> None:
+        """Take note that *rank* can serve, once it was told what it has to know.
+
+        It was already where *prepared*, which is for engines that another client has served.
+        """
         engine = self.ranks[rank]
         if engine.incarnation == 0:  # somebody else does the handshake
             if engine.state.connected:
@@ -162,6 +199,17 @@ class Membership:
             registration.max_model_len,
             registration.num_gpu_blocks,
         )
+        if prepared or self.next_setup(engine) is None:
+            engine.enter(RankEvent.PREPARED)
+        self._update()
+
+    def next_setup(self, engine: EngineRank) -> RankSetup | None:
+        """Return what *engine* has to be told next; None: it knows all that it has to."""
+        return next((setup for setup in self.setups if setup.due(engine.rank)), None)
+
+    def engine_prepared(self, engine: EngineRank) -> None:
+        """Take note that *engine* knows what it has to, and may get requests."""
+        engine.enter(RankEvent.PREPARED)
         self._update()
 
     def engine_left(self, rank: int) -> None:
@@ -190,6 +238,8 @@ class Membership:
                 self.send(engine, encode_abort(orphans))
             except PeerGone:
                 return
+        if self.next_setup(engine) is None:
+            engine.enter(RankEvent.PREPARED)
         self._update()
 
     def engine_overdue(self, rank: int, error: StartupFailed) -> None:

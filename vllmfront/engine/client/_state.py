@@ -1,6 +1,7 @@
 """Where a client and its engines stand, as a table and as levels that observers can wait for.
 
-A rank loads, serves, may fall silent, and is lost; a new process of it begins anew. Of a client
+A rank loads, is told what it has to know before it gets requests, serves, may fall silent, and is
+lost; a new process of it begins anew. Of a client
 only the best of its ranks counts, and its past: whoever has served before is *recovering* when
 nobody serves, and *loading* until then. It has failed once somebody gives it up, for good.
 """
@@ -17,6 +18,9 @@ class RankState(enum.Enum):
     """Of one engine rank."""
 
     LOADING = "loading"
+    PREPARING = "preparing"
+    """Connected, but not yet told all that others of its kind know: see ``RankSetup``."""
+
     READY = "ready"
     STALLED = "stalled"
     """Connected, but silent about what it works on."""
@@ -30,7 +34,7 @@ class RankState(enum.Enum):
         return self in _CONNECTED
 
 
-_CONNECTED = frozenset({RankState.READY, RankState.STALLED})
+_CONNECTED = frozenset({RankState.PREPARING, RankState.READY, RankState.STALLED})
 
 
 class RankEvent(enum.Enum):
@@ -40,6 +44,7 @@ class RankEvent(enum.Enum):
     """A new process says HELLO, or is known to come."""
 
     JOINED = "joined"
+    PREPARED = "prepared"
     SILENT = "silent"
     HEARD = "heard"
     LOST = "lost"
@@ -49,17 +54,18 @@ class RankEvent(enum.Enum):
 
 _NEXT = {
     (RankState.LOADING, RankEvent.STARTED): RankState.LOADING,
-    (RankState.LOADING, RankEvent.JOINED): RankState.READY,
+    (RankState.LOADING, RankEvent.JOINED): RankState.PREPARING,
     (RankState.LOADING, RankEvent.LOST): RankState.DEAD,
-    (RankState.READY, RankEvent.JOINED): RankState.READY,
+    (RankState.PREPARING, RankEvent.PREPARED): RankState.READY,
+    (RankState.PREPARING, RankEvent.LOST): RankState.DEAD,
     (RankState.READY, RankEvent.SILENT): RankState.STALLED,
     (RankState.READY, RankEvent.LOST): RankState.DEAD,
     (RankState.STALLED, RankEvent.HEARD): RankState.READY,
     (RankState.STALLED, RankEvent.LOST): RankState.DEAD,
     (RankState.DEAD, RankEvent.STARTED): RankState.LOADING,
     # Only the connection of its handshake had ended.
-    (RankState.DEAD, RankEvent.JOINED): RankState.READY,
-    (RankState.DEAD, RankEvent.RETURNED): RankState.READY,
+    (RankState.DEAD, RankEvent.JOINED): RankState.PREPARING,
+    (RankState.DEAD, RankEvent.RETURNED): RankState.PREPARING,
 }
 
 
@@ -100,16 +106,19 @@ def client_state(
     Args:
         ranks: One for each expected rank.
         has_served: Whether the client was READY before. The first time it is when no rank is
-            still loading.
+            on its way.
         given_up: Whether somebody has given up.
     """
     if given_up:
         return EngineState.FAILED
-    if RankState.READY in ranks and (has_served or RankState.LOADING not in ranks):
+    if RankState.READY in ranks and (has_served or not _ON_THEIR_WAY & set(ranks)):
         return EngineState.READY
     if not has_served:
         return EngineState.LOADING
     return EngineState.STALLED if RankState.STALLED in ranks else EngineState.RECOVERING
+
+
+_ON_THEIR_WAY = frozenset({RankState.LOADING, RankState.PREPARING})
 
 
 class StateLevel:

@@ -74,7 +74,7 @@ class Succession:
         loading = [
             str(engine.rank)
             for engine in self._membership.ranks.values()
-            if engine.state is RankState.LOADING
+            if engine.state in {RankState.LOADING, RankState.PREPARING}
         ]
         return f"engine {', '.join(loading)} is loading" if loading else None
 
@@ -144,7 +144,7 @@ def inherit(legacy: EngineLegacy, roster: Roster, membership: Membership) -> Non
     for rank, registration in legacy.registrations.items():
         roster.inherit(rank, registration)
         membership.engine_arrived(rank)
-        membership.engine_joined(rank, registration)
+        membership.engine_joined(rank, registration, prepared=True)
     for rank, reason in legacy.lost.items():
         membership.engine_arrived(rank)
         membership.lose(membership.ranks[rank], EngineDied(reason))

@@ -92,20 +92,20 @@ class UtilityCalls:
             UtilityCallFailed: An engine answered with a failure text.
             UtilityCallTimeout: An engine did not answer within *seconds*.
             EngineDied: An engine ended before it answered, or had before.
-            EngineUnavailable: No engine serves.
+            EngineUnavailable: No engine serves, and none was named.
             RequestRejected: An argument cannot be sent, or there is no such rank.
         """
         ranks = self._chosen(numbers)
-        results = await self._call(ranks, method, args, seconds)
+        results = await self.call_ranks(ranks, method, args, seconds)
         for observer in self._success_observers:
             observer(method, ranks)
         return results
 
     def _chosen(self, numbers: Collection[int] | None) -> list[EngineRank]:
         membership = self._membership
-        if membership.state.value not in _SERVING:
-            raise membership.unavailable()
         if numbers is None:
+            if membership.state.value not in _SERVING:
+                raise membership.unavailable()
             return [rank for rank in membership.ranks.values() if rank.state.connected]
         chosen = []
         for number in sorted(numbers):
@@ -117,13 +117,14 @@ class UtilityCalls:
             chosen.append(rank)
         return chosen
 
-    async def _call(
+    async def call_ranks(
         self,
         ranks: Sequence[EngineRank],
         method: str,
         args: Sequence[Any],
         seconds: float | None,
     ) -> list[Any]:
+        """Do as ``call``, also with ranks that are connected and do not serve yet."""
         if not ranks:
             await trio.lowlevel.checkpoint()
             return []
