@@ -102,10 +102,14 @@ def string_list(text: str) -> Sequence[str]:
 
 def histogram_buckets(text: str) -> Mapping[str, Sequence[float]]:
     """Read upper bounds by family: strictly increasing, positive and finite."""
+    return checked_buckets(json_object(text))
+
+
+def checked_buckets(families: Mapping[str, Any]) -> Mapping[str, Sequence[float]]:
+    """Check upper bounds by family, as ``histogram_buckets`` does."""
     # Late, because a usage error is to come before the engine's libraries are loaded.
     from vllmfront.engine.metrics import HISTOGRAM_FAMILIES
 
-    families = json_object(text)
     for family, bounds in families.items():
         if family not in HISTOGRAM_FAMILIES:
             raise ValueError(
@@ -120,7 +124,11 @@ def histogram_buckets(text: str) -> Mapping[str, Sequence[float]]:
 
 def item_limits(text: str) -> Mapping[str, Any]:
     """Read items allowed per modality: a count, or an object with an optional ``count``."""
-    limits = json_object(text)
+    return checked_item_limits(json_object(text))
+
+
+def checked_item_limits(limits: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Check items allowed per modality, as ``item_limits`` does."""
     for modality, limit in limits.items():
         count = limit.get("count", 0) if isinstance(limit, dict) else limit
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
@@ -132,9 +140,13 @@ def item_limits(text: str) -> Mapping[str, Any]:
 
 def structured_outputs(text: str) -> Mapping[str, Any]:
     """Read the engine's structured-outputs settings, of which ``backend`` is ours as well."""
+    return checked_structured_outputs(json_object(text))
+
+
+def checked_structured_outputs(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Check the engine's structured-outputs settings, as ``structured_outputs`` does."""
     from vllmfront.engine import STRUCTURED_BACKENDS  # late, as above
 
-    config = json_object(text)
     backends = ("auto", *STRUCTURED_BACKENDS)
     if config.get("backend", "auto") not in backends:
         raise ValueError(f"unknown backend, expected one of: {', '.join(backends)}")

@@ -46,6 +46,9 @@ class ModelConfig:
     generation_config: str = "auto"
     """``auto``: the model's sampling defaults; ``vllm``: neutral ones."""
 
+    generation_overrides: Mapping[str, Any] = attrs.field(factory=dict)
+    """Sampling defaults in place of those; null takes one away."""
+
 
 @attrs.frozen(kw_only=True)
 class ChatConfig:

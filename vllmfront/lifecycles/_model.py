@@ -20,9 +20,15 @@ from vllmfront.chat import (
 )
 from vllmfront.engine import EngineClient, EngineState, GuardLimits
 from vllmfront.errors import ConfigurationError
-from vllmfront.lifecycles._config import ChatConfig, ServeConfig
+from vllmfront.lifecycles._config import ChatConfig, ModelConfig, ServeConfig
 from vllmfront.lifecycles._one_error import one_error
-from vllmfront.models import ModelDescription, load_model_description, read_text, resolve_model
+from vllmfront.models import (
+    GenerationDefaults,
+    ModelDescription,
+    load_model_description,
+    read_text,
+    resolve_model,
+)
 from vllmfront.supervisor import wait_any
 from vllmfront.text import SamplingLimits, Tokenizer, load_tokenizer
 
@@ -146,12 +152,11 @@ def make_service(loaded: LoadedModel, config: ServeConfig, client: EngineClient)
     model, limits = loaded.model, loaded.limits
     client.set_limits(_guard_limits(model, limits))
     server, decoding = config.server, config.decoding
-    neutral = config.model.generation_config == "vllm"
     return ModelService(
         served_names=served_names(config),
         tokenizer=loaded.tokenizer,
         renderer=loaded.renderer,
-        generation=model.generation.neutral() if neutral else model.generation,
+        generation=_generation(config.model, model),
         engine=client,
         options=ServiceOptions(
             stream_interval=decoding.stream_interval,
@@ -163,6 +168,14 @@ def make_service(loaded: LoadedModel, config: ServeConfig, client: EngineClient)
             limits=limits,
         ),
     )
+
+
+def _generation(wanted: ModelConfig, model: ModelDescription) -> GenerationDefaults:
+    """Return the sampling defaults of requests: the model's or none, then the operator's."""
+    defaults = model.generation
+    if wanted.generation_config == "vllm":
+        defaults = defaults.neutral()
+    return defaults.overridden(wanted.generation_overrides, "override_generation_config")
 
 
 def _guard_limits(model: ModelDescription, limits: SamplingLimits) -> GuardLimits:

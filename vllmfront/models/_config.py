@@ -42,6 +42,22 @@ class GenerationDefaults:
         """The defaults of ``--generation-config vllm``: nothing but the EOS ids."""
         return GenerationDefaults(eos_token_ids=self.eos_token_ids)
 
+    def overridden(self, raw: Mapping[str, Any], source: str) -> "GenerationDefaults":
+        """Put the operator's defaults in place of these; null takes one away.
+
+        What ends a text stays as it is.
+
+        Raises:
+            ConfigurationError: A value has the wrong type; *source* is named.
+        """
+        theirs = read_generation_config(raw, source)
+        named = {
+            field.name: getattr(theirs, field.name)
+            for field in attrs.fields(GenerationDefaults)
+            if field.name in raw
+        }
+        return attrs.evolve(self, **named)
+
 
 @attrs.frozen(kw_only=True)
 class TokenizerConfig:
