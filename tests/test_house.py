@@ -20,6 +20,7 @@ LAYERS = (
     "models",
     "engine",
     "supervisor",
+    "interprocess",
     "environment",
     "errors",
 )
@@ -32,6 +33,7 @@ EXCEPTIONS = {
     ("chat", "text"),  # neither needs the other
     ("supervisor", "engine"),  # nor does a supervisor know what it supervises
     ("engine", "supervisor"),
+    ("supervisor", "interprocess"),  # processes are processes, whatever they say to each other
 }
 """Pairs that the order of the layers alone would allow or leave open, and that are not allowed."""
 
