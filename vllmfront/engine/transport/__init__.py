@@ -10,6 +10,13 @@ from vllmfront.engine.transport._addresses import (
 from vllmfront.engine.transport._errors import PeerGone
 from vllmfront.engine.transport._listener import SharedListener, listen_ipc, listen_tcp
 from vllmfront.engine.transport._monitor import PeerChange, PeerEvent, PeerMonitor, open_monitor
+from vllmfront.engine.transport._ports import listen_lasting
+from vllmfront.engine.transport._pubsub import (
+    MessagePublisher,
+    MessageSubscriber,
+    open_publisher,
+    open_subscriber,
+)
 from vllmfront.engine.transport._sockets import (
     Message,
     MessageReceiver,
@@ -22,8 +29,10 @@ from vllmfront.engine.transport._stale import remove_stale_sockets
 
 __all__ = [
     "Message",
+    "MessagePublisher",
     "MessageReceiver",
     "MessageRouter",
+    "MessageSubscriber",
     "PeerChange",
     "PeerEvent",
     "PeerGone",
@@ -33,11 +42,14 @@ __all__ = [
     "host_of",
     "ipc_address",
     "listen_ipc",
+    "listen_lasting",
     "listen_tcp",
     "open_context",
     "open_monitor",
+    "open_publisher",
     "open_receiver",
     "open_router",
+    "open_subscriber",
     "remove_stale_sockets",
     "resolve_host",
     "tcp_address",

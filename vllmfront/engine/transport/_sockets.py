@@ -70,7 +70,7 @@ class MessageReceiver:
         except zmq.Again:
             return None
         except zmq.ZMQError as error:
-            raise _closed(error) from error
+            raise closed_error(error) from error
         message = [frame]
         while frame.more:
             # A message arrives whole: its other frames are there already.
@@ -136,15 +136,15 @@ class MessageReceiver:
         try:
             return bool(int(self._socket.getsockopt(_EVENTS)) & _POLLIN)
         except zmq.ZMQError as error:
-            raise _closed(error) from error
+            raise closed_error(error) from error
 
     async def _sleep_until_report(self) -> None:
         # Nobody else touches a socket that only receives, so no report gets lost.
         await trio.lowlevel.wait_readable(self._fd)
 
 
-class MessageRouter(MessageReceiver):
-    """A bound ROUTER: one task receives from it, every task may send through it."""
+class TwoWaySocket(MessageReceiver):
+    """A socket that one task receives from, and that every task may send through."""
 
     def __init__(
         self, socket: zmq.Socket[bytes], *, unlink: Path | None = None, linger: int = 0
@@ -153,6 +153,37 @@ class MessageRouter(MessageReceiver):
         # Without pyzmq's own layer for kinds of sockets that this is none of.
         self._send = super(zmq.Socket, socket).send
         self._sleep: trio.CancelScope | None = None
+
+    def send_frames(self, frames: Sequence[bytes]) -> None:
+        """Queue one message.
+
+        Raises:
+            trio.ClosedResourceError: The socket was closed.
+        """
+        try:
+            for frame in frames[:-1]:
+                self._send(frame, _MORE)
+            self._send(frames[-1], _LAST)
+        except zmq.ZMQError as error:
+            raise closed_error(error) from error
+        finally:
+            self.wake_owner()
+
+    def wake_owner(self) -> None:
+        """Wake the owner if sends have used up the report that it sleeps for."""
+        if self._sleep is not None and not self._socket.closed and self._has_message():
+            self._sleep.cancel(reason="a send saw a waiting message")
+
+    async def _sleep_until_report(self) -> None:
+        try:
+            with trio.CancelScope() as self._sleep:
+                await trio.lowlevel.wait_readable(self._fd)
+        finally:
+            self._sleep = None
+
+
+class MessageRouter(TwoWaySocket):
+    """A bound ROUTER."""
 
     def send_nowait(self, identity: bytes, frames: Sequence[bytes]) -> None:
         """Queue one message for the peer with *identity*.
@@ -177,19 +208,7 @@ class MessageRouter(MessageReceiver):
         except zmq.ZMQError as error:
             if error.errno == zmq.EHOSTUNREACH:
                 raise PeerGone(identity) from error
-            raise _closed(error) from error
-
-    def wake_owner(self) -> None:
-        """Wake the owner if sends have used up the report that it sleeps for."""
-        if self._sleep is not None and not self._socket.closed and self._has_message():
-            self._sleep.cancel(reason="a send saw a waiting message")
-
-    async def _sleep_until_report(self) -> None:
-        try:
-            with trio.CancelScope() as self._sleep:
-                await trio.lowlevel.wait_readable(self._fd)
-        finally:
-            self._sleep = None
+            raise closed_error(error) from error
 
 
 def _endpoint(socket: zmq.Socket[bytes]) -> str:
@@ -198,7 +217,8 @@ def _endpoint(socket: zmq.Socket[bytes]) -> str:
     return endpoint.rstrip(b"\0").decode()
 
 
-def _closed(error: zmq.ZMQError) -> BaseException:
+def closed_error(error: zmq.ZMQError) -> BaseException:
+    """Return what *error* means to who uses a socket."""
     if error.errno in {zmq.ENOTSOCK, zmq.ETERM}:
         return trio.ClosedResourceError("this socket was closed")
     return error
@@ -236,7 +256,7 @@ def open_router(
     socket = context.socket(zmq.ROUTER)
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
-    return MessageRouter(socket, unlink=_bind(socket, address, adopt_fd), linger=linger)
+    return MessageRouter(socket, unlink=bind(socket, address, adopt_fd), linger=linger)
 
 
 def open_receiver(
@@ -244,10 +264,10 @@ def open_receiver(
 ) -> MessageReceiver:
     """Bind a PULL socket; arguments and errors as for ``open_router``."""
     socket = context.socket(zmq.PULL)
-    return MessageReceiver(socket, unlink=_bind(socket, address, adopt_fd))
+    return MessageReceiver(socket, unlink=bind(socket, address, adopt_fd))
 
 
-def _bind(socket: zmq.Socket[bytes], address: str, adopt_fd: int | None) -> Path | None:
+def bind(socket: zmq.Socket[bytes], address: str, adopt_fd: int | None) -> Path | None:
     """Bind *socket* without limits on its queues; return the file that closing must remove."""
     try:
         socket.setsockopt(zmq.LINGER, 0)
