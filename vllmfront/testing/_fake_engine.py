@@ -114,6 +114,14 @@ class FakeEngine:
         self._outputs.set_hwm(0)
         self._outputs.connect(outputs)
 
+    def use_slot(self, slot: int) -> None:
+        """Leave the data sockets for another pair of its addresses, without a word."""
+        assert self.addresses is not None
+        assert self._outputs is not None
+        self.break_inputs()
+        self._outputs.close(linger=0)
+        self.connect(self.addresses.inputs[slot], self.addresses.outputs[slot])
+
     def close_handshake(self) -> None:
         """End the connection of the handshake; what was said is delivered first."""
         self._handshake.close(linger=1000)

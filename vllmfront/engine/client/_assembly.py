@@ -5,6 +5,7 @@ from functools import partial
 
 import attrs
 
+from vllmfront.engine.client._attachment import Attachment
 from vllmfront.engine.client._books import Books
 from vllmfront.engine.client._client import EngineClient
 from vllmfront.engine.client._client_sockets import ClientSockets, Inheritance
@@ -12,7 +13,7 @@ from vllmfront.engine.client._config import EngineClientConfig
 from vllmfront.engine.client._connections import OutputConnections
 from vllmfront.engine.client._dispatch import Dispatch
 from vllmfront.engine.client._entrance import other_slot
-from vllmfront.engine.client._ids import IdSource
+from vllmfront.engine.client._ids import IdSource, first_id_after
 from vllmfront.engine.client._inbox import OutputInbox
 from vllmfront.engine.client._link import EngineLink
 from vllmfront.engine.client._membership import Membership
@@ -20,6 +21,7 @@ from vllmfront.engine.client._prepare import Preparation
 from vllmfront.engine.client._reader import OutputReader
 from vllmfront.engine.client._reception import Reception
 from vllmfront.engine.client._reconnection import Reconnections
+from vllmfront.engine.client._recorder import Recorder
 from vllmfront.engine.client._recovery import Recovery
 from vllmfront.engine.client._request_checks import RequestChecks
 from vllmfront.engine.client._setup import Setups
@@ -60,7 +62,8 @@ def assemble(
     calls = UtilityCalls(membership, client_index=sockets.slot)
     checks = RequestChecks(config.limits, membership)
     books = Books(membership, metrics, WaitingRoom(config.recovery_wait))
-    ids = IdSource(randomize=config.randomize_ids)
+    first_id = None if sockets.saved is None else first_id_after(sockets.saved.first_id)
+    ids = IdSource(randomize=config.randomize_ids, first=first_id)
     dispatch = Dispatch(books, membership, ids, client_index=sockets.slot)
     recovery = Recovery(books, dispatch, membership, checks, retries=config.request_retries)
     stalls = StallWatch(
@@ -74,7 +77,9 @@ def assemble(
         membership=membership,
         connections=connections,
     )
-    succession = _succession(sockets, roster, membership, inbox)
+    attachment = _attachment(sockets, roster, membership, calls)
+    recorder = _recorder(sockets, ids, membership, attachment)
+    succession = _succession(sockets, roster, membership, inbox, recorder)
     tasks: list[Task] = [
         *_link_tasks(sockets, roster, membership, OutputReader(inbox, books, membership)),
         connections.serve,
@@ -83,8 +88,15 @@ def assemble(
         stalls.serve,
         partial(books.deadlines.serve, books.expire),
         *(() if succession is None else succession.tasks),
-        _start_up(config, roster, membership, succession, inheritance),
+        *(() if attachment is None else (attachment.serve,)),
     ]
+    if attachment is not None and recorder is not None:
+        attachment.begin(recorder.note)
+    if inheritance is not None:
+        assert succession is not None
+        tasks.append(_follow(config, roster, membership, succession, inheritance))
+    else:
+        tasks.append(_begin(config, roster, membership, succession, attachment))
     client = EngineClient(
         books=books,
         calls=calls,
@@ -123,8 +135,35 @@ def _link_tasks(
     ]
 
 
+def _attachment(
+    sockets: ClientSockets, roster: Roster, membership: Membership, calls: UtilityCalls
+) -> Attachment | None:
+    if sockets.saved is None:
+        return None
+    return Attachment(sockets.saved.engines, roster=roster, membership=membership, calls=calls)
+
+
+def _recorder(
+    sockets: ClientSockets, ids: IdSource, membership: Membership, attachment: Attachment | None
+) -> Recorder | None:
+    if sockets.record is None or sockets.entrance is None:
+        return None
+    return Recorder(
+        sockets.record,
+        sockets.entrance,
+        slot=sockets.slot,
+        first_id=ids.first,
+        membership=membership,
+        awaited=dict if attachment is None else lambda: attachment.awaited,
+    )
+
+
 def _succession(
-    sockets: ClientSockets, roster: Roster, membership: Membership, inbox: OutputInbox
+    sockets: ClientSockets,
+    roster: Roster,
+    membership: Membership,
+    inbox: OutputInbox,
+    recorder: Recorder | None,
 ) -> Succession | None:
     entrance = sockets.entrance
     if entrance is None:
@@ -137,29 +176,42 @@ def _succession(
         membership=membership,
         reception=Reception(sockets.context, entrance, roster=roster, members=membership),
         spare=SpareSlot(sockets.context, free, inbox=inbox, membership=membership),
+        recorder=recorder,
     )
 
 
-def _start_up(
+def _begin(
     config: EngineClientConfig,
     roster: Roster,
     membership: Membership,
     succession: Succession | None,
-    inheritance: Inheritance | None,
+    attachment: Attachment | None,
 ) -> Task:
-    """Take the place in the row of generations; return what watches the engines come up."""
-    if inheritance is None:
-        if succession is not None:
-            succession.lead()
-        return partial(_watch_start_up, roster, config.ready_timeout, membership)
-    assert succession is not None
+    """Be the first in a row of generations; return what watches the engines come up."""
+    if succession is not None:
+        succession.lead()
+    return partial(_watch_start_up, roster, config.ready_timeout, membership, attachment)
+
+
+def _follow(
+    config: EngineClientConfig,
+    roster: Roster,
+    membership: Membership,
+    succession: Succession,
+    inheritance: Inheritance,
+) -> Task:
+    """Take the place after the client before us; return what watches engines come up."""
     inherit(inheritance.legacy, roster, membership)
     succession.receive()
     return partial(watch_restarts, roster, config.ready_timeout, membership)
 
 
-async def _watch_start_up(roster: Roster, ready_timeout: float, membership: Membership) -> None:
+async def _watch_start_up(
+    roster: Roster, ready_timeout: float, membership: Membership, attachment: Attachment | None
+) -> None:
     """Give the client up when its engines do not join in time, and later one that does not."""
+    if attachment is not None:
+        await attachment.settled.wait()
     try:
         await watch_start_up(roster, ready_timeout)
     except StartupFailed as error:

@@ -7,7 +7,15 @@ import attrs
 import zmq
 
 from vllmfront.engine.client._config import EngineClientConfig
-from vllmfront.engine.client._entrance import Entrance, adopt_entrance, open_entrance
+from vllmfront.engine.client._entrance import (
+    Entrance,
+    adopt_entrance,
+    open_entrance,
+    other_slot,
+)
+from vllmfront.engine.client._lasting import open_lasting
+from vllmfront.engine.client._saved import SavedState
+from vllmfront.engine.client._state_file import StateFile
 from vllmfront.engine.client._succession import EngineLegacy
 from vllmfront.engine.transport import (
     MessageReceiver,
@@ -44,6 +52,12 @@ class ClientSockets:
     slot: int
     """The place of its addresses among those that engines were told: its ``client_index``."""
 
+    record: StateFile | None
+    """Where engines are kept for a process that is started after this one."""
+
+    saved: SavedState | None
+    """What an earlier process has left there."""
+
     inputs: MessageRouter
     outputs: MessageReceiver
     input_monitor: PeerMonitor
@@ -67,10 +81,17 @@ def open_client_sockets(
     with ExitStack() as stack:
         context = stack.enter_context(open_context())
         slot, entrance = config.client_index, None
+        record, saved = None, None
+        if config.state_file is not None:
+            record = stack.enter_context(StateFile(config.state_file))
         input_fd, output_fd = config.input_fd, config.output_fd
         if input_fd is None or output_fd is None:
-            entrance = stack.enter_context(_open_entrance(config, bind_host, inheritance))
-            slot = inheritance.legacy.slot if inheritance is not None else 0
+            if record is not None and inheritance is None:
+                found = stack.enter_context(open_lasting(config, record, bind_host))
+                entrance, saved = found.entrance, found.saved
+            else:
+                entrance = stack.enter_context(_open_entrance(config, bind_host, inheritance))
+            slot = _slot(inheritance, saved)
             own = entrance.slots[slot]
             input_fd, output_fd = own.inputs.duplicate(), own.outputs.duplicate()
         inputs = stack.enter_context(
@@ -81,11 +102,21 @@ def open_client_sockets(
             context=context,
             entrance=entrance,
             slot=slot,
+            record=record,
+            saved=saved,
             inputs=inputs,
             outputs=outputs,
             input_monitor=stack.enter_context(open_monitor(inputs)),
             output_monitor=stack.enter_context(open_monitor(outputs)),
         )
+
+
+def _slot(inheritance: Inheritance | None, saved: SavedState | None) -> int:
+    """Return which slot a client uses that does the handshake itself."""
+    if inheritance is not None:
+        return inheritance.legacy.slot
+    # What an earlier one had begun ends up in the slot that it used.
+    return 0 if saved is None else other_slot(saved.slot)
 
 
 def _open_entrance(

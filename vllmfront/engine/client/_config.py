@@ -1,6 +1,7 @@
 """How a client finds its engines."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import attrs
 from attrs import validators
@@ -21,6 +22,10 @@ class EngineClientConfig:
 
     handshake_port: int = 0
     """0 takes any free port; see ``EngineClient.handshake_address``."""
+
+    state_file: Path | None = None
+    """Where engines are kept for the next client, in a process that is started when this one has
+    stopped or was killed; None keeps none. It takes TCP and a ``handshake_port``."""
 
     advertised_host: str | None = None
     """What engines connect to, where that is not the host that we bind to."""
@@ -80,6 +85,8 @@ class EngineClientConfig:
     def __attrs_post_init__(self) -> None:
         if (self.input_fd is None) != (self.output_fd is None):
             raise ValueError("input_fd and output_fd go together")
+        if self.state_file is not None and (self.all_local or not self.handshake_port):
+            raise ValueError("state_file is for engines that find us by a TCP port")
 
     @property
     def ranks(self) -> range:

@@ -18,6 +18,7 @@ from vllmfront.engine.transport import (
     host_of,
     ipc_address,
     listen_ipc,
+    listen_lasting,
     listen_tcp,
     tcp_address,
 )
@@ -116,6 +117,42 @@ def open_entrance(
         yield Entrance(
             handshake=handshake,
             slots=[Slot(slot_listener("i"), slot_listener("o")) for _ in range(SLOTS * clients)],
+            advertised_host=advertised_host,
+        )
+
+
+@contextmanager
+def open_lasting_entrance(
+    bind_host: str,
+    handshake_port: int,
+    *,
+    advertised_host: str,
+    ports: Sequence[tuple[int, int]] = (),
+    clients: int = 1,
+) -> Iterator[Entrance]:
+    """Listen for engines for the block, over TCP, where a later process can listen again.
+
+    Args:
+        bind_host: Numeric.
+        handshake_port: One that is in no other use.
+        advertised_host: What engines are told.
+        ports: Of each slot, for inputs and outputs, where engines were told them before; empty
+            chooses.
+        clients: How many there are, each of which gets slots.
+
+    Raises:
+        ConfigurationError: An address cannot be bound.
+    """
+    with contextlib.ExitStack() as stack:
+        handshake = stack.enter_context(listen_tcp(bind_host, handshake_port))
+        listeners = [
+            stack.enter_context(listen_tcp(bind_host, port) if port else listen_lasting(bind_host))
+            for pair in ports or [(0, 0)] * (SLOTS * clients)
+            for port in pair
+        ]
+        yield Entrance(
+            handshake=handshake,
+            slots=[Slot(*pair) for pair in zip(listeners[::2], listeners[1::2], strict=True)],
             advertised_host=advertised_host,
         )
 

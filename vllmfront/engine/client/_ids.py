@@ -2,6 +2,18 @@
 
 import secrets
 
+_GOLDEN_STEP = 0x9E37_79B9
+"""2**32 divided by the golden ratio: its multiples keep away from each other, however many."""
+
+
+def first_id_after(first: int) -> int:
+    """Return where a client may begin to count that follows one which began at *first*.
+
+    Both have the same engines, which may still know ids of that one and of others before it. Of
+    forty clients in a row each can make forty million ids until it meets another's.
+    """
+    return (first + _GOLDEN_STEP) & 0xFFFF_FFFF
+
 
 class IdSource:
     """Makes an id of the engine's from a client's, never the same twice.
@@ -10,15 +22,19 @@ class IdSource:
     one id; so clients' ids get a suffix that counts on from a random start.
     """
 
-    def __init__(self, *, randomize: bool = True) -> None:
+    def __init__(self, *, randomize: bool = True, first: int | None = None) -> None:
         """Make ids.
 
         Args:
             randomize: False uses clients' ids as they are; who asks for that promises that they
                 are unique.
+            first: Where the count begins, 32 bits; None begins anywhere.
         """
         self._randomize = randomize
-        self._next = secrets.randbits(32)
+        self.first = secrets.randbits(32) if first is None else first
+        """Where the count began."""
+
+        self._next = self.first
 
     def internal(self, public_id: str) -> str:
         """Return ``<public id>-<8 hexadecimal digits>``, or the public one where that is asked."""

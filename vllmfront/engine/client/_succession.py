@@ -13,6 +13,7 @@ from vllmfront.engine.client._entrance import Entrance, other_slot
 from vllmfront.engine.client._membership import Membership
 from vllmfront.engine.client._rank import EngineRank
 from vllmfront.engine.client._reception import Reception
+from vllmfront.engine.client._recorder import Recorder
 from vllmfront.engine.client._spare import SpareSlot
 from vllmfront.engine.client._standby import Standby
 from vllmfront.engine.client._state import EngineState, RankState
@@ -53,12 +54,14 @@ class Succession:
         membership: Membership,
         reception: Reception,
         spare: SpareSlot,
+        recorder: Recorder | None,
     ) -> None:
         self.entrance = entrance
         self.slot = slot
         self._roster = roster
         self._membership = membership
         self._reception = reception
+        self._recorder = recorder
         self._answering = Standby(reception.serve)
         self._holding = Standby(spare.serve)
         self.tasks = (self._answering.serve, self._holding.serve)
@@ -94,6 +97,7 @@ class Succession:
     def receive(self) -> None:
         """Answer engines that say HELLO, but leave the free slot to the generation before us."""
         self._answering.start()
+        self._record()
 
     async def step_aside(self) -> EngineLegacy:
         """Leave the handshake and the free slot to the next client; ours serves on.
@@ -107,6 +111,8 @@ class Succession:
         await self._answering.stop()
         await self._holding.stop()
         self.entrance.leave_files(leave=True)
+        if self._recorder is not None:
+            self._recorder.stop()
         return self.legacy()
 
     def lead(self) -> None:
@@ -114,6 +120,11 @@ class Succession:
         self.entrance.leave_files(leave=False)
         self._answering.start()
         self._holding.start()
+        self._record()
+
+    def _record(self) -> None:
+        if self._recorder is not None:
+            self._recorder.start()
 
     async def wait_reached(self, budget: float) -> None:
         """Return once all engines that serve are connected to us, and give up the others.

@@ -65,6 +65,12 @@ class Roster:
     def inherit(self, rank: int, registration: Registration) -> None:
         """Note that *rank* has joined before our time, and how it had registered."""
         self._progress[rank] = _Progress(set(self.steps), registration)
+        self._notify()
+
+    def forget(self, rank: int) -> None:
+        """Note that nothing is known of *rank* any more: it is awaited as at the first start."""
+        self._progress[rank] = _Progress()
+        self._notify()
 
     def unannounced(self, rank: int) -> bool:
         """Tell whether a registration of *rank* would be that of a process unknown so far.
