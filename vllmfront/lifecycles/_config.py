@@ -182,6 +182,14 @@ class ServeConfig:
             ConfigurationError: Names the options.
         """
         self.engine.check()
+        self.check_answers()
+
+    def check_answers(self) -> None:
+        """Do so for what does not concern the engines.
+
+        Raises:
+            ConfigurationError: Names the options.
+        """
         tls = self.server.tls
         if tls.certfile is None and (tls.keyfile or tls.ca_certs or tls.cert_reqs or tls.ciphers):
             raise ConfigurationError(
