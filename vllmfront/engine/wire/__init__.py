@@ -22,10 +22,12 @@ from vllmfront.engine.wire._coordinator import (
     FirstRequest,
     LoadReport,
     ScaleNotice,
+    StepLoad,
     decode_frontend_notice,
     decode_load_report,
     encode_frontend_notice,
     encode_load_report,
+    read_step_load,
 )
 from vllmfront.engine.wire._handshake import (
     EngineAddresses,
@@ -101,6 +103,7 @@ __all__ = [
     "SchedulerStats",
     "SpecDecodingStats",
     "StartWave",
+    "StepLoad",
     "Tensor",
     "Utility",
     "UtilityAnswer",
@@ -132,5 +135,6 @@ __all__ = [
     "is_plain",
     "pack_sampling",
     "plain_row",
+    "read_step_load",
     "row_id",
 ]

@@ -1,6 +1,7 @@
 """What the coordinator of data-parallel engines says and hears besides engine messages."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import attrs
 
@@ -23,6 +24,33 @@ class EngineLoad:
     running: int
     kv_cache_usage: float
     """0 to 1."""
+
+
+@attrs.frozen
+class StepLoad:
+    """What an engine tells the coordinator about a step."""
+
+    load: EngineLoad
+    wave: int
+    step: int
+
+
+def read_step_load(stats: Mapping[str, Any]) -> StepLoad:
+    """Read the statistics of a message to the coordinator.
+
+    Raises:
+        ProtocolError: They say nothing about load.
+    """
+    return StepLoad(
+        EngineLoad(
+            check.integer(stats.get("num_waiting_reqs"), "num_waiting_reqs"),
+            check.integer(stats.get("num_running_reqs"), "num_running_reqs"),
+            check.number(stats.get("kv_cache_usage", 0.0), "kv_cache_usage"),
+        ),
+        # Engines that do not step together have neither.
+        check.integer(stats.get("current_wave", 0), "current_wave"),
+        check.integer(stats.get("step_counter", 0), "step_counter"),
+    )
 
 
 @attrs.frozen
