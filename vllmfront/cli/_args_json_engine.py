@@ -1,7 +1,6 @@
 """Keys of ``--args-json`` that say nothing to a frontend."""
 
-ENGINE_KEYS = frozenset(
-    """
+_NAMES = """
     additional_config all2all_backend allow_deprecated_quantization async_scheduling
     attention_backend attention_config aux_output_config block_size code_revision
     compilation_config config_format convert cp_kv_cache_interleave_size
@@ -54,7 +53,8 @@ ENGINE_KEYS = frozenset(
     use_fp64_gumbel use_replayssm use_tqdm_on_load video_pruning_method video_pruning_rate
     watchdog_config watermark watermark_config weight_transfer_config worker_cls
     worker_extension_cls
-    """.split()
-)
+"""
+
+ENGINE_KEYS = frozenset(_NAMES.split())
 """Options of ``vllm serve`` 0.32 and 0.33 for engines, and those that the supervisor has carried
 out itself, as where to listen."""

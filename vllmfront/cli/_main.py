@@ -14,6 +14,7 @@ from vllmfront.errors import VllmFrontError
 
 _COMMANDS = {
     "serve": "Serve a model: start a vLLM engine, or wait for one, and answer for it",
+    "frontend": "Answer for engines that vLLM's own supervisor runs; it starts this",
     "reload": "Replace a serving process by a new one, unnoticed by clients",
     "status": "Show how a server does, once or live",
     "simulate": "Stand in for an engine, without a model",

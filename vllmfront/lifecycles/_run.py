@@ -28,16 +28,22 @@ def run_serve(config: ServeConfig, reload_log_level: Callable[[], str]) -> int:
     Raises:
         VllmFrontError: It could not start, or could not go on.
     """
-    from vllmfront.api.http import raise_descriptor_limit
     from vllmfront.lifecycles._serve import serve
 
-    _LOGGER.debug("at most %d files may be open", raise_descriptor_limit())
-    gc.set_threshold(*_GC_THRESHOLDS)
-    trio.run(functools.partial(serve, config, on_loaded=_freeze, reload_log_level=reload_log_level))
+    prepare_process()
+    trio.run(functools.partial(serve, config, on_loaded=freeze, reload_log_level=reload_log_level))
     return 0
 
 
-def _freeze() -> None:
+def prepare_process() -> None:
+    """Raise the limits and tune the interpreter for many connections."""
+    from vllmfront.api.http import raise_descriptor_limit
+
+    _LOGGER.debug("at most %d files may be open", raise_descriptor_limit())
+    gc.set_threshold(*_GC_THRESHOLDS)
+
+
+def freeze() -> None:
     """Take what start-up has built out of the collector's sight: it stays."""
     gc.collect()
     gc.freeze()

@@ -48,6 +48,7 @@ async def open_service(
     reload_log_level: Callable[[], str],
     hand_over: Callable[[], None] | None = None,
     environ: Mapping[str, str] = os.environ,
+    signals_by_kind: bool = False,
 ) -> AsyncGenerator[Service]:
     """Heed signals and the service manager's watchdog for as long as the block runs.
 
@@ -58,6 +59,7 @@ async def open_service(
         reload_log_level: Called at SIGHUP; returns what it did, for the log.
         hand_over: Called at SIGUSR2: starts the hand-over to a new process, and returns at once.
         environ: Tells of the service manager.
+        signals_by_kind: As in ``SignalActions``.
 
     Raises:
         VllmFrontError: What ended the block; one error, told to the service manager as well.
@@ -67,6 +69,7 @@ async def open_service(
         reloads=service.reloads,
         around_reload=service.notifier.around_reload,
         hand_over=hand_over,
+        by_kind=signals_by_kind,
     )
     try:
         with one_error(), service.reloads.offering("log level", reload_log_level):

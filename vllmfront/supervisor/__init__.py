@@ -17,6 +17,7 @@ from vllmfront.supervisor._notify import (
     serve_watchdog,
     watchdog_interval,
 )
+from vllmfront.supervisor._parent import Parent, open_parent
 from vllmfront.supervisor._policy import Backoff, RestartPolicy
 from vllmfront.supervisor._process import (
     ManagedProcess,
@@ -50,6 +51,7 @@ __all__ = [
     "GaveUp",
     "ManagedProcess",
     "Notifier",
+    "Parent",
     "ProcessEnded",
     "ProcessExit",
     "ProcessHandle",
@@ -68,6 +70,7 @@ __all__ = [
     "adopt_process",
     "describe_task",
     "microseconds",
+    "open_parent",
     "open_process",
     "serve_extensions",
     "serve_signals",

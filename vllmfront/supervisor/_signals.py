@@ -6,6 +6,9 @@ SIGHUP             reads anew what can change while the program runs
 SIGUSR2            hands over to a new process of the program
 =================  =============================================================
 
+Under another supervisor a hard stop takes two signals of one kind (``SignalActions.by_kind``): a
+terminal's SIGINT reaches both, and the other one passes it on as SIGTERM.
+
 Each signal leaves one line in the log: what came, and what is done.
 """
 
@@ -71,6 +74,9 @@ class SignalActions:
     hand_over: Callable[[], None] | None = None
     """Starts the hand-over to a new process, and returns at once; called again at each SIGUSR2."""
 
+    by_kind: bool = False
+    """Whether only a second signal of the same kind asks for a hard stop."""
+
 
 async def serve_signals(
     shutdown: Shutdown,
@@ -81,6 +87,7 @@ async def serve_signals(
     """Carry out what signals ask for, one after the other, until cancelled."""
     actions = actions or SignalActions()
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
+    stops = set[int]()
     with trio.open_signal_receiver(*numbers) as received:
         task_status.started()
         async for number in received:
@@ -88,7 +95,11 @@ async def serve_signals(
                 await _reload(actions)
             elif number == signal.SIGUSR2:
                 _hand_over(shutdown, actions.hand_over)
+            elif actions.by_kind and stops and number not in stops:
+                stops.add(number)
+                _LOGGER.info("received %s: shutting down already", signal.Signals(number).name)
             else:
+                stops.add(number)
                 _stop(shutdown, signal.Signals(number).name)
 
 
