@@ -16,8 +16,9 @@ from vllmfront.engine.coordinator._rules import (
     WakeUp,
     WaveState,
     decide,
-    need_waking,
+    needs_waking,
 )
+from vllmfront.engine.coordinator._subscription import CoordinatorSubscription
 from vllmfront.engine.coordinator._waves import LoadObserver, NoWaves, Waves
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Coordinator",
     "CoordinatorListeners",
     "CoordinatorSnapshot",
+    "CoordinatorSubscription",
     "Event",
     "LoadObserver",
     "NoWaves",
@@ -34,6 +36,6 @@ __all__ = [
     "Waves",
     "adopt_coordinator_listeners",
     "decide",
-    "need_waking",
+    "needs_waking",
     "open_coordinator_listeners",
 ]

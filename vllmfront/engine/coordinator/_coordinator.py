@@ -22,7 +22,7 @@ from vllmfront.engine.coordinator._rules import (
     WakeUp,
     WaveState,
     decide,
-    need_waking,
+    needs_waking,
 )
 from vllmfront.engine.coordinator._wakes import WakeUps
 from vllmfront.engine.coordinator._waves import LoadObserver
@@ -33,6 +33,7 @@ from vllmfront.engine.wire import (
     UNSUBSCRIBE,
     Batch,
     LoadReport,
+    Registration,
     ScaleNotice,
     decode_batch,
     decode_frontend_notice,
@@ -118,10 +119,12 @@ class Coordinator:
         self._wakes.requested(self._state)
         self._call()
 
-    def engines_are(self, version: str | None, data_parallel_size: int | None) -> None:
-        self._wakes.set_wanted(wanted=need_waking(version, data_parallel_size))
+    def engine_joined(self, rank: int, registration: Registration) -> None:
+        self._wakes.set_wanted(wanted=needs_waking(registration))
+        self._table.forget(rank)
+        self._doubt()
 
-    def engine_changed(self, rank: int) -> None:
+    def engine_lost(self, rank: int) -> None:
         self._table.forget(rank)
         self._doubt()
 

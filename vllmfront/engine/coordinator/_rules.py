@@ -14,6 +14,8 @@ import enum
 
 import attrs
 
+from vllmfront.engine.wire import Registration
+
 
 class Event(enum.Enum):
     """What a coordinator is told about a wave."""
@@ -138,16 +140,15 @@ WOKEN_BY_FRONTENDS = ("0.32.",)
 """Versions of vLLM whose idle engines tell nobody of a request for the present wave."""
 
 
-def need_waking(version: str | None, data_parallel_size: int | None) -> bool:
-    """Tell whether idle engines have to be woken when one of them gets a request.
+def needs_waking(registration: Registration) -> bool:
+    """Tell whether engines like this one have to be woken when one of them gets a request.
 
-    Args:
-        version: Of vLLM, as the engines say.
-        data_parallel_size: As the engines say: dense ones, which need no company, say 1.
+    Dense ones, which need no company, say that they are the only one.
     """
+    version, engines = registration.vllm_version, registration.data_parallel_size
     return (
         version is not None
         and version.startswith(WOKEN_BY_FRONTENDS)
-        and data_parallel_size is not None
-        and data_parallel_size > 1
+        and engines is not None
+        and engines > 1
     )

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from vllmfront.engine.wire import EngineLoad
+from vllmfront.engine.wire import EngineLoad, Registration
 
 LoadObserver = Callable[[Mapping[int, EngineLoad]], None]
 """Told of loads by rank: those that have news, as often as there are some."""
@@ -33,11 +33,11 @@ class Waves(Protocol):
         Where the engines may be idle, they are woken.
         """
 
-    def engines_are(self, version: str | None, data_parallel_size: int | None) -> None:
-        """Note what the engines say about themselves."""
+    def engine_joined(self, rank: int, registration: Registration) -> None:
+        """Note that a process of *rank* serves, and what it says about itself."""
 
-    def engine_changed(self, rank: int) -> None:
-        """Note that *rank* was lost, or that a process of it has joined."""
+    def engine_lost(self, rank: int) -> None:
+        """Note that *rank* serves no more."""
 
 
 class NoWaves:
@@ -57,8 +57,8 @@ class NoWaves:
     def requested(self, rank: int) -> None:
         """Nobody is to be woken."""
 
-    def engines_are(self, version: str | None, data_parallel_size: int | None) -> None:
-        """They are what they are."""
+    def engine_joined(self, rank: int, registration: Registration) -> None:
+        """The others go on as before."""
 
-    def engine_changed(self, rank: int) -> None:
-        """The others go on."""
+    def engine_lost(self, rank: int) -> None:
+        """The others go on as before."""
