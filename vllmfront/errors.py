@@ -4,7 +4,7 @@ The HTTP status of each is decided in one table, in ``vllmfront.api``.
 """
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 
@@ -55,6 +55,25 @@ class FeatureNotServed(VllmFrontError):
     """Raised when a known feature is not part of this build. Becomes a 501."""
 
 
+# Nobody is to blame, but what is there already stands against it.
+
+
+class StateConflict(VllmFrontError):
+    """Raised when an order does not go with the present state of the server. Becomes a 409.
+
+    ``state`` names that state; ``holder`` who has brought it about, where that is known, and
+    ``since`` when, in seconds since 1970.
+    """
+
+    def __init__(
+        self, message: str, *, state: str, holder: str | None = None, since: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.state = state
+        self.holder = holder
+        self.since = since
+
+
 # The operator is to blame.
 
 
@@ -81,6 +100,11 @@ class Reason(enum.StrEnum):
     """The engine took the request for one that it can serve later."""
 
     PAUSED = "paused"
+    """Generation is paused, for new weights most likely."""
+
+    SLEEPING = "sleeping"
+    """The engine has let go of weights or cache until it is woken up."""
+
     DRAINING = "draining"
     """This server is about to end."""
 
@@ -118,6 +142,20 @@ class ServiceUnavailable(VllmFrontError):
 
 class EngineUnavailable(ServiceUnavailable):
     """Raised when the engine cannot take requests now. Becomes a 503."""
+
+
+class GenerationHeld(EngineUnavailable):
+    """Raised when somebody has paused generation, or sent the engine to sleep. Becomes a 503.
+
+    ``mode`` is what they asked for, ``since`` when, in seconds since 1970.
+    """
+
+    def __init__(
+        self, message: str, *, reason: Reason, mode: str, since: float, retry_after: float = 5.0
+    ) -> None:
+        super().__init__(message, reason=reason, retry_after=retry_after)
+        self.mode = mode
+        self.since = since
 
 
 class Overloaded(ServiceUnavailable):
@@ -177,6 +215,22 @@ class UtilityCallFailed(VllmFrontError):
 
 class UtilityCallTimeout(VllmFrontError):
     """Raised when an engine does not answer a utility call in time. Becomes a 504."""
+
+
+class ControlCallFailed(VllmFrontError):
+    """Raised when some engine did not do what all were told. Becomes a 500.
+
+    ``phase`` names the order; ``failures`` say what became of it, by rank.
+    """
+
+    def __init__(self, message: str, *, phase: str, failures: Mapping[int, str]) -> None:
+        super().__init__(message)
+        self.phase = phase
+        self.failures = dict(failures)
+
+
+class ControlCallTimeout(ControlCallFailed):
+    """Raised when some engine did not answer an order in time. Becomes a 504."""
 
 
 class StartupFailed(VllmFrontError):

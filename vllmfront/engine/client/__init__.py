@@ -9,6 +9,7 @@ from vllmfront.engine.client._open import open_engine_client
 from vllmfront.engine.client._state import EngineState, RankState
 from vllmfront.engine.client._stream import RequestStream
 from vllmfront.engine.client._succession import EngineLegacy, Succession
+from vllmfront.engine.client._utility import Outcome
 
 __all__ = [
     "ClientSnapshot",
@@ -18,6 +19,7 @@ __all__ = [
     "EngineLegacy",
     "EngineState",
     "Inheritance",
+    "Outcome",
     "RankSetup",
     "RankSnapshot",
     "RankState",

@@ -17,6 +17,7 @@ from vllmfront.engine.client._ids import IdSource, first_id_after
 from vllmfront.engine.client._inbox import OutputInbox
 from vllmfront.engine.client._link import EngineLink
 from vllmfront.engine.client._membership import Membership
+from vllmfront.engine.client._pauses import Pauses
 from vllmfront.engine.client._prepare import Preparation
 from vllmfront.engine.client._reader import OutputReader
 from vllmfront.engine.client._reception import Reception
@@ -32,6 +33,7 @@ from vllmfront.engine.client._utility import UtilityCalls
 from vllmfront.engine.client._waiting_room import WaitingRoom
 from vllmfront.engine.handshake import Roster, watch_restarts, watch_start_up
 from vllmfront.engine.metrics import EngineMetrics
+from vllmfront.engine.pause import HoldGate
 from vllmfront.errors import StartupFailed
 
 Task = Callable[[], Awaitable[None]]
@@ -64,8 +66,12 @@ def assemble(
     books = Books(membership, metrics, WaitingRoom(config.recovery_wait))
     first_id = None if sockets.saved is None else first_id_after(sockets.saved.first_id)
     ids = IdSource(randomize=config.randomize_ids, first=first_id)
-    dispatch = Dispatch(books, membership, ids, client_index=sockets.slot)
-    recovery = Recovery(books, dispatch, membership, checks, retries=config.request_retries)
+    gate = HoldGate()
+    dispatch = Dispatch(books, membership, ids, gate, client_index=sockets.slot)
+    recovery = Recovery(books, dispatch, membership, checks, gate, retries=config.request_retries)
+    pauses = Pauses(
+        gate, calls, membership, books, dispatch, lease_action=config.pause_lease_action
+    )
     stalls = StallWatch(
         membership, calls, stall_after=config.stall_timeout, lose_after=config.stall_restart
     )
@@ -85,6 +91,7 @@ def assemble(
         connections.serve,
         Setups(membership).serve,
         recovery.serve,
+        pauses.serve,
         stalls.serve,
         partial(books.deadlines.serve, books.expire),
         *(() if succession is None else succession.tasks),
@@ -102,8 +109,10 @@ def assemble(
         calls=calls,
         checks=checks,
         dispatch=dispatch,
+        gate=gate,
         membership=membership,
         metrics=metrics,
+        pauses=pauses,
         preparation=Preparation(
             checks, dispatch, membership, metrics, continuation=config.continuation
         ),

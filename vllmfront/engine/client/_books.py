@@ -187,17 +187,25 @@ class Books:
         )
         self.abort(children)
         for child in children:
-            if not child.live:
-                continue
-            assert child.stream is not None
-            try:
-                child.stream.note_begin()
-                child.on_output(EngineOutput(new_token_ids=[], finish_reason=FinishReason.ABORT))
-            except Exception:
-                _LOGGER.exception("A sink failed at the abort of request %s", child.internal_id)
-                self.metrics.count_sink_failure()
-            self.end(child, cause)
+            self.finish_aborted(child, cause)
         return len({child.public_id for child in children})
+
+    def still_running(self, children: Iterable[tuple[str, Child]]) -> list[Child]:
+        """Return those of *children* that run under the same internal id as then."""
+        return [child for name, child in children if self.children.get(name) is child]
+
+    def finish_aborted(self, child: Child, cause: TerminalCause) -> None:
+        """End *child* as aborted, with what it has so far; nothing if it has ended."""
+        if not child.live:
+            return
+        assert child.stream is not None
+        try:
+            child.stream.note_begin()
+            child.on_output(EngineOutput(new_token_ids=[], finish_reason=FinishReason.ABORT))
+        except Exception:
+            _LOGGER.exception("A sink failed at the abort of request %s", child.internal_id)
+            self.metrics.count_sink_failure()
+        self.end(child, cause)
 
     def fail_all(self, error: VllmFrontError, cause: TerminalCause) -> None:
         """Abort everything, and end it with *error*."""

@@ -1,6 +1,7 @@
 """The client: requests and calls go in, outputs come out of the streams."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -14,17 +15,22 @@ from vllmfront.engine.client._dispatch import Dispatch
 from vllmfront.engine.client._info import ClientSnapshot, EngineInfo
 from vllmfront.engine.client._membership import Membership, RankSetup
 from vllmfront.engine.client._overview import take_levels, take_snapshot
+from vllmfront.engine.client._pauses import Pauses
 from vllmfront.engine.client._prepare import Preparation
 from vllmfront.engine.client._rank import EngineRank
 from vllmfront.engine.client._request_checks import RequestChecks
 from vllmfront.engine.client._state import EngineState
 from vllmfront.engine.client._stream import RequestStream
 from vllmfront.engine.client._succession import Succession
-from vllmfront.engine.client._utility import DEFAULT_CALL_SECONDS, UtilityCalls
+from vllmfront.engine.client._utility import DEFAULT_CALL_SECONDS, Outcome, UtilityCalls
 from vllmfront.engine.guard import GuardLimits
 from vllmfront.engine.handshake import Roster
 from vllmfront.engine.metrics import EngineMetrics, TerminalCause
+from vllmfront.engine.pause import HoldGate, PauseMode, PausePhase, PauseWindow
 from vllmfront.errors import EngineDied, VllmFrontError
+
+RESUME_BUDGET = 10.0
+"""Seconds that the end of a pause block waits for the engines to go on; the order stands."""
 
 
 class EngineClient:
@@ -37,8 +43,10 @@ class EngineClient:
         calls: UtilityCalls,
         checks: RequestChecks,
         dispatch: Dispatch,
+        gate: HoldGate,
         membership: Membership,
         metrics: EngineMetrics,
+        pauses: Pauses,
         preparation: Preparation,
         roster: Roster,
         succession: Succession | None,
@@ -47,6 +55,12 @@ class EngineClient:
         self.succession = succession
         """How the client of another process takes over; None where somebody else does the
         handshake."""
+
+        self.gate = gate
+        """What every request passes; closed while generation is held back."""
+
+        self.pauses = pauses
+        """The present pause window, for who opens it here and ends it there; else ``pause``."""
 
         entrance = None if succession is None else succession.entrance
         self.handshake_address = None if entrance is None else entrance.handshake_address
@@ -232,6 +246,63 @@ class EngineClient:
     def add_setup(self, setup: RankSetup) -> None:
         """Let engines get requests only once nothing of *setup* is due any more, from now on."""
         self._membership.setups.append(setup)
+
+    async def call_each(
+        self,
+        method: str,
+        *args: Any,
+        timeout: float | None = DEFAULT_CALL_SECONDS,  # noqa: ASYNC109 (names who is silent)
+        ranks: Collection[int] | None = None,
+        wait_for_all: bool = False,
+    ) -> list[Outcome]:
+        """Do as ``call_utility``, and tell of each engine what became of it, instead of raising.
+
+        Unless *wait_for_all*, it is over with the first failure; who has not answered by then
+        counts as timed out.
+
+        Raises:
+            EngineUnavailable: No engine serves, and none was named.
+            RequestRejected: There is no such rank, or an argument cannot be sent.
+        """
+        return await self._calls.call_each(method, args, ranks, timeout, wait_for_all=wait_for_all)
+
+    @asynccontextmanager
+    async def pause(
+        self,
+        mode: PauseMode | str = PauseMode.ABORT,
+        *,
+        clear_cache: bool = True,
+        owner: str | None = None,
+        lease: float | None = None,
+    ) -> AsyncGenerator[PauseWindow]:
+        """Have all engines stand still for as long as the block runs; nothing reaches them.
+
+        Requests in flight end, are waited for, or freeze, as *mode* says. A block inside another
+        one of the same *owner* shares its window, and leaves it to that one to end it.
+
+        Args:
+            mode: What becomes of requests in flight, and of new ones.
+            clear_cache: Whether cached prefixes are forgotten.
+            owner: Who pauses; others are told.
+            lease: Seconds that the window lasts unless ``renew`` is called; None: as the block.
+
+        Raises:
+            StateConflict: Generation is paused already, by somebody else.
+            EngineUnavailable: No engine has ever served, or none will.
+            ControlCallFailed: An engine refused to pause, or to go on.
+        """
+        shared = self.pauses.window
+        window = self.pauses.open(
+            PauseMode(mode), clear_cache=clear_cache, owner=owner, lease=lease
+        )
+        try:
+            await window.wait_paused()
+            yield window
+        finally:
+            if window is not shared and self.pauses.window is window:
+                self.pauses.end(force=True)
+                with trio.move_on_after(RESUME_BUDGET, shield=True):
+                    await window.wait(lambda phase: phase is not PausePhase.RESUMING)
 
     def delay_engine(self, seconds: float, rank: int | None = None) -> None:
         """Take note that in so many seconds a process will be started for one *rank*, or for all.

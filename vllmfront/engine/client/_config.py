@@ -7,6 +7,7 @@ import attrs
 from attrs import validators
 
 from vllmfront.engine.guard import GuardLimits
+from vllmfront.engine.pause import LeaseAction
 
 
 @attrs.frozen(kw_only=True)
@@ -75,6 +76,9 @@ class EngineClientConfig:
 
     continuation: bool = True
     """Whether a request that has delivered tokens goes on elsewhere when its engine is lost."""
+
+    pause_lease_action: LeaseAction = LeaseAction.RESUME
+    """What ends a pause window whose owner has not renewed its lease."""
 
     count_metrics: bool = True
     """False counts terminal causes and faults alone."""

@@ -13,6 +13,7 @@ from vllmfront.engine.client._rank import EngineRank
 from vllmfront.engine.client._state import EngineState, RankState
 from vllmfront.engine.client._stream import RequestStream
 from vllmfront.engine.metrics import TerminalCause
+from vllmfront.engine.pause import HoldGate
 from vllmfront.engine.routing import choose
 from vllmfront.engine.transport import PeerGone
 from vllmfront.engine.wire import encode_add
@@ -32,11 +33,18 @@ class Dispatch:
     """Gives requests an engine, or a place in the waiting room."""
 
     def __init__(
-        self, books: Books, membership: Membership, ids: IdSource, *, client_index: int = 0
+        self,
+        books: Books,
+        membership: Membership,
+        ids: IdSource,
+        gate: HoldGate,
+        *,
+        client_index: int = 0,
     ) -> None:
         self._books = books
         self._membership = membership
         self._ids = ids
+        self._gate = gate
         self._client_index = client_index
         self._room = books.room
         self._posted: list[Child] = []
@@ -156,11 +164,17 @@ class Dispatch:
         if request.deadline is not None and request.deadline <= trio.current_time():
             raise RequestTimedOut("The request's deadline had passed before it could be sent")
         rank = None
-        # The client may not be READY although a rank is: the others are still loading.
-        if self._membership.state.value is EngineState.READY and not self._room.first(pin):
-            rank = self.find(child)
-        if rank is None and (refusal := self.refusal(child)) is not None:
-            raise refusal
+        if self._gate.closed:
+            # Who may queue here waits for somebody's order, however long an engine takes.
+            refusal = self._gate.refusal() or self.hopeless(child)
+            if refusal is not None:
+                raise refusal
+        else:
+            # The client may not be READY although a rank is: the others are still loading.
+            if self._membership.state.value is EngineState.READY and not self._room.first(pin):
+                rank = self.find(child)
+            if rank is None and (refusal := self.refusal(child)) is not None:
+                raise refusal
         self._books.enter(child)
         if rank is None:
             self._books.park(child)

@@ -23,6 +23,7 @@ from vllmfront.engine.client._state import EngineState
 from vllmfront.engine.client._stream import CHOICES_A_TURN
 from vllmfront.engine.guard import adapt_request
 from vllmfront.engine.metrics import TerminalCause
+from vllmfront.engine.pause import HoldGate
 from vllmfront.errors import (
     EngineRequestFailed,
     EngineUnavailable,
@@ -45,6 +46,7 @@ class Recovery:
         dispatch: Dispatch,
         membership: Membership,
         checks: RequestChecks,
+        gate: HoldGate,
         *,
         retries: int,
     ) -> None:
@@ -53,12 +55,14 @@ class Recovery:
         self._dispatch = dispatch
         self._membership = membership
         self._checks = checks
+        self._gate = gate
         self._retries = retries
         self._wake = trio.Event()
         membership.on_loss(self._take_up)
         membership.on_hole(self._begin_anew)
         membership.on_change(self._notice)
         self._room.on_first(self._notice)
+        gate.on_change(self._notice)
 
     async def serve(self) -> None:
         """Let in who can be served and send away whose time is up, until cancelled."""
@@ -84,6 +88,9 @@ class Recovery:
             rank.orphans = [child.internal_id for child in running if not child.frames]
         resends = 0
         for child in self._books.flush(running):
+            if self._gate.aborts:
+                self._books.finish_aborted(child, TerminalCause.ENGINE_ABORTED)
+                continue
             problem = self._problem(child)
             # It waits whatever the estimate: an engine may be sooner than the one before, and its
             # client has nothing to lose.
@@ -115,6 +122,9 @@ class Recovery:
         for child in children:
             if not child.live or child.parked:
                 continue  # the abort has found the engine gone
+            if self._gate.aborts:
+                self._books.finish_aborted(child, TerminalCause.ENGINE_ABORTED)
+                continue
             problem = self._problem(child)
             if problem is None:
                 self._leave_marks(child, rank)
@@ -154,7 +164,7 @@ class Recovery:
         """Post who can be served, in order; yield where other tasks should get a turn."""
         work = 0
         for pin in self._room.pins:
-            while self._membership.state.value is EngineState.READY:
+            while self._may_let_in():
                 child = self._room.first(pin)
                 rank = None if child is None else self._dispatch.find(child)
                 if child is None or rank is None:
@@ -164,6 +174,9 @@ class Recovery:
                 if work >= CHOICES_A_TURN:
                     work = 0
                     yield
+
+    def _may_let_in(self) -> bool:
+        return self._membership.state.value is EngineState.READY and not self._gate.closed
 
     def _let_in(self, child: Child, rank: EngineRank) -> None:
         if not child.frames:

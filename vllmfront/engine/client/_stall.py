@@ -26,7 +26,7 @@ _LOOKS_AN_ANSWER = 10
 _LATE_LOOKS = 3
 """A look that is so many periods late says more about us than about any engine."""
 
-_PAUSING = {"pause_scheduler", "sleep"}
+_PAUSING = {"pause_generation", "pause_scheduler", "sleep"}
 _RESUMING = {"resume_scheduler", "wake_up"}
 
 

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+import attrs
 import trio
 
 from vllmfront.engine.client._membership import Membership
@@ -31,26 +32,43 @@ _ID_BITS = 48
 _SERVING = (EngineState.READY, EngineState.STALLED)
 
 
+@attrs.frozen(kw_only=True)
+class Outcome:
+    """What became of a call to one engine."""
+
+    rank: int
+    result: Any = None
+    error: VllmFrontError | None = None
+    """A UtilityCallFailed or a UtilityCallTimeout, or why the engine is gone."""
+
+
 class _Call:
     """One call to several engines, as its caller waits for it."""
 
-    def __init__(self, method: str, ranks: Sequence[EngineRank]) -> None:
+    def __init__(self, method: str, ranks: Sequence[EngineRank], *, wait_for_all: bool) -> None:
         self.method = method
         self.results: dict[int, Any] = {}
+        self.errors: dict[int, VllmFrontError] = {}
         self.missing = {rank.rank for rank in ranks}
-        self.error: VllmFrontError | None = None
         self.done = trio.Event()
+        self._wait_for_all = wait_for_all
 
     def succeed(self, rank: EngineRank, result: Any) -> None:
         self.results[rank.rank] = result
+        self._settle(rank)
+
+    def fail(self, rank: EngineRank, error: VllmFrontError) -> None:
+        if rank.rank not in self.missing:
+            return
+        self.errors[rank.rank] = error
+        self._settle(rank)
+        if not self._wait_for_all:
+            self.done.set()
+
+    def _settle(self, rank: EngineRank) -> None:
         self.missing.discard(rank.rank)
         if not self.missing:
             self.done.set()
-
-    def fail(self, error: VllmFrontError) -> None:
-        if self.error is None:
-            self.error = error
-        self.done.set()
 
 
 class UtilityCalls:
@@ -125,10 +143,85 @@ class UtilityCalls:
         seconds: float | None,
     ) -> list[Any]:
         """Do as ``call``, also with ranks that are connected and do not serve yet."""
+        call = await self._make(ranks, method, args, seconds, wait_for_all=False)
+        for error in call.errors.values():
+            raise error
+        if call.missing:
+            silent = ", ".join(map(str, sorted(call.missing)))
+            raise UtilityCallTimeout(
+                f"engine {silent} did not answer {method} within {seconds:g} seconds"
+            )
+        return [call.results[rank.rank] for rank in ranks]
+
+    async def call_each(
+        self,
+        method: str,
+        args: Sequence[Any],
+        numbers: Collection[int] | None,
+        seconds: float | None,
+        *,
+        wait_for_all: bool,
+    ) -> list[Outcome]:
+        """Do as ``call``, and return what became of it on each engine instead of raising.
+
+        Args:
+            method: Its name.
+            args: Positional, plain data.
+            numbers: Which ranks; None means all that serve.
+            seconds: Until those that have not answered are given up.
+            wait_for_all: Whether a failure of one leaves the others their time. Otherwise the call
+                is over at once, and those that have not answered count as timed out.
+
+        Raises:
+            EngineUnavailable: No engine serves, and none was named.
+            RequestRejected: An argument cannot be sent, or there is no such rank.
+        """
+        ranks = self._chosen(numbers)
+        return await self.call_ranks_each(ranks, method, args, seconds, wait_for_all=wait_for_all)
+
+    async def call_ranks_each(
+        self,
+        ranks: Sequence[EngineRank],
+        method: str,
+        args: Sequence[Any],
+        seconds: float | None,
+        *,
+        wait_for_all: bool,
+    ) -> list[Outcome]:
+        """Do as ``call_each``, with these *ranks*."""
+        call = await self._make(ranks, method, args, seconds, wait_for_all=wait_for_all)
+        done = [rank for rank in ranks if rank.rank in call.results]
+        if done:
+            for observer in self._success_observers:
+                observer(method, done)
+        silence = UtilityCallTimeout(
+            f"it had not answered {method}"
+            + (" when another failed" if call.errors else f" within {seconds} seconds")
+        )
+        errors = dict.fromkeys(call.missing, silence) | call.errors
+        return [
+            Outcome(
+                rank=rank.rank,
+                result=call.results.get(rank.rank),
+                error=errors.get(rank.rank),
+            )
+            for rank in ranks
+        ]
+
+    async def _make(
+        self,
+        ranks: Sequence[EngineRank],
+        method: str,
+        args: Sequence[Any],
+        seconds: float | None,
+        *,
+        wait_for_all: bool,
+    ) -> _Call:
+        """Ask all of *ranks* at once; return when it is over, or its time is up."""
+        call = _Call(method, ranks, wait_for_all=wait_for_all)
         if not ranks:
             await trio.lowlevel.checkpoint()
-            return []
-        call = _Call(method, ranks)
+            return call
         ids = []
         try:
             for rank in ranks:
@@ -139,20 +232,13 @@ class UtilityCalls:
                 try:
                     self._membership.send(rank, frames)
                 except PeerGone:
-                    call.fail(rank.death())
+                    call.fail(rank, rank.death())
             with trio.move_on_after(math.inf if seconds is None else seconds):
                 await call.done.wait()
         finally:
             for call_id in ids:
                 self._pending.pop(call_id, None)
-        if call.error is not None:
-            raise call.error
-        if call.missing:
-            silent = ", ".join(map(str, sorted(call.missing)))
-            raise UtilityCallTimeout(
-                f"engine {silent} did not answer {method} within {seconds:g} seconds"
-            )
-        return [call.results[rank.rank] for rank in ranks]
+        return call
 
     def probe(self, rank: EngineRank) -> None:
         """Ask *rank* something, to see whether it answers; nobody waits for that."""
@@ -172,10 +258,10 @@ class UtilityCalls:
         elif answer.failure is None:
             call.succeed(rank, answer.result)
         else:
-            call.fail(UtilityCallFailed(answer.failure))
+            call.fail(rank, UtilityCallFailed(answer.failure))
 
     def fail_rank(self, rank: EngineRank) -> None:
         """Fail every call that waits for *rank*, which is lost."""
         for call, awaited in list(self._pending.values()):
             if awaited is rank:
-                call.fail(rank.death())
+                call.fail(rank, rank.death())

@@ -21,7 +21,19 @@ class WaitingRoom:
         self.patience = patience
         self._queues: dict[int | None, dict[Child, float]] = {}
         self._streams: Counter[RequestStream] = Counter()
+        self._held = False
         self._observers: list[Callable[[], None]] = []
+
+    def hold(self) -> None:
+        """Let nobody's time run out until ``release``: what they wait for is no engine."""
+        self._held = True
+
+    def release(self, now: float) -> None:
+        """Let the time of everybody begin anew."""
+        self._held = False
+        for queue in self._queues.values():
+            for child in queue:
+                queue[child] = now + self.patience
 
     def on_first(self, observer: Callable[[], None]) -> None:
         """Call *observer* whenever somebody enters the empty room."""
@@ -78,12 +90,16 @@ class WaitingRoom:
 
     def next_expiry(self) -> float:
         """Return when the first of all has waited for too long."""
+        if self._held:
+            return math.inf
         return min(
             (next(iter(queue.values())) for queue in self._queues.values()), default=math.inf
         )
 
     def expired(self, now: float) -> list[Child]:
         """Return those who have waited for too long; they stay in here."""
+        if self._held:
+            return []
         return [
             child
             for queue in self._queues.values()

@@ -1,0 +1,98 @@
+"""Why generation is held back: a pause that somebody asked for, or an engine that sleeps."""
+
+import enum
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+
+
+class PauseMode(enum.StrEnum):
+    """What becomes of requests in flight; of two modes the later one here is the wider."""
+
+    KEEP = "keep"
+    """They are frozen, and go on afterwards. New ones queue."""
+
+    WAIT = "wait"
+    """They run to their end first. New ones are refused."""
+
+    ABORT = "abort"
+    """They end at once, with what they have. New ones are refused."""
+
+    def covers(self, other: "PauseMode") -> bool:
+        """Tell whether this mode is as wide as *other*, or wider."""
+        order = list(PauseMode)
+        return order.index(self) >= order.index(other)
+
+
+class HoldKind(enum.StrEnum):
+    """What holds generation back; one of each kind may be there at a time."""
+
+    PAUSE = "paused"
+    SLEEP = "sleeping"
+
+
+@attrs.frozen
+class EngineOrder:
+    """A utility call that puts an engine into the state of a hold."""
+
+    method: str
+    args: Sequence[Any]
+
+
+@attrs.frozen(kw_only=True)
+class Hold:
+    """One reason why no request passes; plain data, so that it can be told to other processes."""
+
+    kind: HoldKind
+    mode: PauseMode
+    since: float
+    """When it began, by the event loop's clock."""
+
+    wall: float
+    """The same in seconds since 1970."""
+
+    owner: str | None = None
+    """Who asked for it, where they said so."""
+
+    clear_cache: bool = True
+    """Of a pause: whether cached prefixes are forgotten."""
+
+    level: int = 1
+    """Of a sleep: 0 only pauses, 1 keeps the weights in main memory, 2 keeps nothing."""
+
+    asleep: frozenset[str] = frozenset()
+    """Of a sleep: the parts that were let go of and are not back yet."""
+
+    @property
+    def queues(self) -> bool:
+        """Whether new requests wait for its end; else they are refused."""
+        return self.kind is HoldKind.PAUSE and self.mode is PauseMode.KEEP
+
+    def order(self, vllm_version: str | None) -> EngineOrder:
+        """Return what an engine of that version has to be told.
+
+        Since 0.33 there is a pause of which the engine itself knows that requests are refused.
+        """
+        if self.kind is HoldKind.SLEEP:
+            return EngineOrder("sleep", (self.level, self.mode.value))
+        old = vllm_version is not None and vllm_version.startswith("0.32.")
+        method = "pause_scheduler" if old else "pause_generation"
+        return EngineOrder(method, (self.mode.value, self.clear_cache))
+
+
+@attrs.frozen(kw_only=True)
+class HoldSnapshot:
+    """A hold as operators see it."""
+
+    kind: HoldKind
+    mode: PauseMode
+    phase: str
+    """How far it is: being taken, in force, or being lifted."""
+
+    owner: str | None
+    since: float
+    """By the event loop's clock."""
+
+    lease_left: float | None = None
+    """Seconds until it ends unless it is renewed; None: it never does by itself."""
