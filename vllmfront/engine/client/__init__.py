@@ -10,6 +10,8 @@ from vllmfront.engine.client._state import EngineState, RankState
 from vllmfront.engine.client._stream import RequestStream
 from vllmfront.engine.client._succession import EngineLegacy, Succession
 from vllmfront.engine.client._utility import Outcome
+from vllmfront.engine.client._view import EngineView
+from vllmfront.engine.client._worker_slots import WorkerSlots
 
 __all__ = [
     "ClientSnapshot",
@@ -18,6 +20,7 @@ __all__ = [
     "EngineInfo",
     "EngineLegacy",
     "EngineState",
+    "EngineView",
     "Inheritance",
     "Outcome",
     "RankSetup",
@@ -25,5 +28,6 @@ __all__ = [
     "RankState",
     "RequestStream",
     "Succession",
+    "WorkerSlots",
     "open_engine_client",
 ]

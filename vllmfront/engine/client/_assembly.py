@@ -12,11 +12,13 @@ from vllmfront.engine.client._client_sockets import ClientSockets, Inheritance
 from vllmfront.engine.client._config import EngineClientConfig
 from vllmfront.engine.client._connections import OutputConnections
 from vllmfront.engine.client._dispatch import Dispatch
-from vllmfront.engine.client._entrance import other_slot
+from vllmfront.engine.client._entrance import SLOTS, Slot, other_slot
+from vllmfront.engine.client._following import Following
 from vllmfront.engine.client._ids import IdSource, first_id_after
 from vllmfront.engine.client._inbox import OutputInbox
 from vllmfront.engine.client._link import EngineLink
 from vllmfront.engine.client._membership import Membership
+from vllmfront.engine.client._orphans import Orphans
 from vllmfront.engine.client._pauses import Pauses
 from vllmfront.engine.client._prepare import Preparation
 from vllmfront.engine.client._reader import OutputReader
@@ -31,8 +33,15 @@ from vllmfront.engine.client._stall import StallWatch
 from vllmfront.engine.client._succession import Succession, inherit
 from vllmfront.engine.client._utility import UtilityCalls
 from vllmfront.engine.client._waiting_room import WaitingRoom
-from vllmfront.engine.handshake import Roster, watch_restarts, watch_start_up
+from vllmfront.engine.client._worker_slots import WorkerSlots
+from vllmfront.engine.handshake import (
+    Roster,
+    take_registration,
+    watch_restarts,
+    watch_start_up,
+)
 from vllmfront.engine.metrics import EngineMetrics
+from vllmfront.engine.transport import Message
 from vllmfront.engine.pause import HoldGate
 from vllmfront.errors import StartupFailed
 
@@ -64,7 +73,9 @@ def assemble(
     calls = UtilityCalls(membership, client_index=sockets.slot)
     checks = RequestChecks(config.limits, membership)
     books = Books(membership, metrics, WaitingRoom(config.recovery_wait))
-    first_id = None if sockets.saved is None else first_id_after(sockets.saved.first_id)
+    first_id = (
+        config.first_id if sockets.saved is None else first_id_after(sockets.saved.first_id)
+    )
     ids = IdSource(randomize=config.randomize_ids, first=first_id)
     gate = HoldGate()
     dispatch = Dispatch(books, membership, ids, gate, client_index=sockets.slot)
@@ -86,8 +97,17 @@ def assemble(
     attachment = _attachment(sockets, roster, membership, calls)
     recorder = _recorder(sockets, ids, membership, attachment)
     succession = _succession(sockets, roster, membership, inbox, recorder)
+    workers = _worker_slots(config, sockets, inbox, membership)
+    following = None
+    register: Callable[[Message], int] = partial(
+        take_registration, roster=roster, members=membership
+    )
+    if config.follows:
+        following = Following(membership)
+        register = following.take_registration
+        books.on_stranger = Orphans(membership, ids).note
     tasks: list[Task] = [
-        *_link_tasks(sockets, roster, membership, OutputReader(inbox, books, membership)),
+        *_link_tasks(sockets, register, membership, OutputReader(inbox, books, membership)),
         connections.serve,
         Setups(membership).serve,
         recovery.serve,
@@ -95,11 +115,14 @@ def assemble(
         stalls.serve,
         partial(books.deadlines.serve, books.expire),
         *(() if succession is None else succession.tasks),
+        *(() if workers is None else workers.tasks),
         *(() if attachment is None else (attachment.serve,)),
     ]
     if attachment is not None and recorder is not None:
         attachment.begin(recorder.note)
-    if inheritance is not None:
+    if following is not None:
+        tasks.append(following.serve)
+    elif inheritance is not None:
         assert succession is not None
         tasks.append(_follow(config, roster, membership, succession, inheritance))
     else:
@@ -118,19 +141,24 @@ def assemble(
         ),
         roster=roster,
         succession=succession,
+        following=following,
+        worker_slots=workers,
     )
     return ClientParts(client=client, books=books, dispatch=dispatch, tasks=tasks)
 
 
 def _link_tasks(
-    sockets: ClientSockets, roster: Roster, membership: Membership, reader: OutputReader
+    sockets: ClientSockets,
+    register: Callable[[Message], int],
+    membership: Membership,
+    reader: OutputReader,
 ) -> list[Task]:
     """Return what listens to the engines, and takes note of who comes and goes."""
     reconnections = Reconnections(membership)
     link = EngineLink(
         sockets.inputs,
         sockets.input_monitor,
-        roster=roster,
+        register=register,
         membership=membership,
         reader=reader,
         reconnections=reconnections,
@@ -187,6 +215,19 @@ def _succession(
         spare=SpareSlot(sockets.context, free, inbox=inbox, membership=membership),
         recorder=recorder,
     )
+
+
+def _worker_slots(
+    config: EngineClientConfig, sockets: ClientSockets, inbox: OutputInbox, membership: Membership
+) -> WorkerSlots | None:
+    if not config.workers or sockets.entrance is None:
+        return None
+
+    def hold(slot: Slot) -> SpareSlot:
+        return SpareSlot(sockets.context, slot, inbox=inbox, membership=membership)
+
+    slots = sockets.entrance.slots[SLOTS : SLOTS + config.workers]
+    return WorkerSlots(slots, hold, first=SLOTS)
 
 
 def _begin(

@@ -5,7 +5,7 @@ All of it is synchronous, so no other task ever sees half a change.
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import trio
 
@@ -34,6 +34,9 @@ class Books:
         self.room = room
         self.deadlines = Deadlines()
         self.metrics = metrics
+        self.on_stranger: Callable[[str], None] | None = None
+        """Called with the id of each output for a request that is not in flight here."""
+
         self._membership = membership
         self._streams: set[RequestStream] = set()
 
@@ -50,6 +53,12 @@ class Books:
         child.stream.child_began()
         if child.request.deadline is not None:
             self.deadlines.add(child, child.request.deadline)
+
+    def note_unknown(self, internal_id: str) -> None:
+        """Take note of an output for a request that has ended here, or was never known."""
+        self.metrics.count_unknown_output()
+        if self.on_stranger is not None:
+            self.on_stranger(internal_id)
 
     def park(self, child: Child) -> None:
         """Let *child*, which has no engine, wait for one."""

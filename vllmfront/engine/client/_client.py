@@ -12,6 +12,7 @@ from vllmfront.engine._request import EngineRequest
 from vllmfront.engine.client._books import Books
 from vllmfront.engine.client._buffer import OutputBuffer
 from vllmfront.engine.client._dispatch import Dispatch
+from vllmfront.engine.client._following import Following
 from vllmfront.engine.client._info import ClientSnapshot, EngineInfo
 from vllmfront.engine.client._membership import Membership, RankSetup
 from vllmfront.engine.client._overview import take_levels, take_snapshot
@@ -23,6 +24,8 @@ from vllmfront.engine.client._state import EngineState
 from vllmfront.engine.client._stream import RequestStream
 from vllmfront.engine.client._succession import Succession
 from vllmfront.engine.client._utility import DEFAULT_CALL_SECONDS, Outcome, UtilityCalls
+from vllmfront.engine.client._view import EngineView, take_view
+from vllmfront.engine.client._worker_slots import WorkerSlots
 from vllmfront.engine.guard import GuardLimits
 from vllmfront.engine.handshake import Roster
 from vllmfront.engine.metrics import EngineMetrics, TerminalCause
@@ -50,6 +53,8 @@ class EngineClient:
         preparation: Preparation,
         roster: Roster,
         succession: Succession | None,
+        following: Following | None = None,
+        worker_slots: WorkerSlots | None = None,
     ) -> None:
         self.metrics = metrics
         self.succession = succession
@@ -61,6 +66,9 @@ class EngineClient:
 
         self.pauses = pauses
         """The present pause window, for who opens it here and ends it there; else ``pause``."""
+
+        self.worker_slots = worker_slots
+        """What other processes of this server get; None where it has none."""
 
         entrance = None if succession is None else succession.entrance
         self.handshake_address = None if entrance is None else entrance.handshake_address
@@ -76,6 +84,7 @@ class EngineClient:
         self._membership = membership
         self._preparation = preparation
         self._roster = roster
+        self._following = following
         metrics.watch(partial(take_levels, membership, books))
 
     def __repr__(self) -> str:
@@ -335,7 +344,7 @@ class EngineClient:
 
         What is lost now is no error, and nobody waits for another.
         """
-        self._membership.ending = True
+        self._membership.note_ending()
 
     def report_death(self, reason: str | VllmFrontError, rank: int | None = None) -> None:
         """Take note that an engine's process ended, of one *rank* or of all.
@@ -346,6 +355,28 @@ class EngineClient:
         error = EngineDied(reason) if isinstance(reason, str) else reason
         for engine in self._engines(rank):
             self._membership.lose(engine, error)
+
+    def view(self) -> EngineView:
+        """Return how the engines stand, for clients of other processes that ``follow`` this one."""
+        return take_view(self._membership)
+
+    def follow(self, view: EngineView) -> None:
+        """Take note of how the engines stand at the client that does the handshake."""
+        assert self._following is not None, "this client was not opened to follow another"
+        self._following.take(view)
+
+    def on_change(self, observer: Callable[[], None]) -> None:
+        """Call *observer* after each change of what ``view`` returns."""
+        self._membership.on_change(observer)
+
+    def on_loss(self, observer: Callable[[int, VllmFrontError], None]) -> None:
+        """Call *observer* with the rank of each engine that is lost here, and why."""
+
+        def lost(engine: EngineRank) -> None:
+            if engine.error is not None:
+                observer(engine.rank, engine.error)
+
+        self._membership.on_loss(lost)
 
     def snapshot(self) -> ClientSnapshot:
         """Return how everything stands now."""

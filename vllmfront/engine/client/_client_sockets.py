@@ -126,5 +126,9 @@ def _open_entrance(
     if inheritance is not None:
         return adopt_entrance(inheritance.descriptors, advertised)
     return open_entrance(
-        bind_host, config.handshake_port, advertised_host=advertised, local=config.all_local
+        bind_host,
+        config.handshake_port,
+        advertised_host=advertised,
+        local=config.all_local,
+        workers=config.workers,
     )

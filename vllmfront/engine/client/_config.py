@@ -50,6 +50,16 @@ class EngineClientConfig:
     client_index: int = attrs.field(default=0, validator=validators.ge(0))
     """The place of ``input_fd`` and ``output_fd`` among the pairs that engines were told."""
 
+    follows: bool = False
+    """With those descriptors: a client of another process of this server does the handshake, and
+    tells all about the engines: see ``EngineClient.follow``."""
+
+    workers: int = attrs.field(default=0, validator=validators.ge(0))
+    """How many other processes of this server have clients that follow ours."""
+
+    first_id: int | None = None
+    """Where the count of request ids begins; None begins anywhere."""
+
     limits: GuardLimits = attrs.field(
         factory=lambda: GuardLimits(vocab_size=None, max_model_len=None)
     )

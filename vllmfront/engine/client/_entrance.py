@@ -93,6 +93,7 @@ def open_entrance(
     advertised_host: str,
     local: bool,
     clients: int = 1,
+    workers: int = 0,
 ) -> Iterator[Entrance]:
     """Listen for engines for the block.
 
@@ -102,6 +103,8 @@ def open_entrance(
         advertised_host: What engines are told.
         local: Use Unix sockets for the slots.
         clients: How many there are, each of which gets slots.
+        workers: How many other processes of this server there are; each gets one slot, which
+            follow those of the clients.
 
     Raises:
         ConfigurationError: An address cannot be bound, or the folder of Unix sockets has too long
@@ -116,7 +119,10 @@ def open_entrance(
         handshake = stack.enter_context(listen_tcp(bind_host, handshake_port))
         yield Entrance(
             handshake=handshake,
-            slots=[Slot(slot_listener("i"), slot_listener("o")) for _ in range(SLOTS * clients)],
+            slots=[
+                Slot(slot_listener("i"), slot_listener("o"))
+                for _ in range(SLOTS * clients + workers)
+            ],
             advertised_host=advertised_host,
         )
 

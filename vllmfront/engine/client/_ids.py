@@ -40,6 +40,15 @@ class IdSource:
         """Return ``<public id>-<8 hexadecimal digits>``, or the public one where that is asked."""
         return self.fresh(public_id) if self._randomize else public_id
 
+    def made(self, internal_id: str) -> bool:
+        """Tell whether *internal_id* is one of ours; of those without a suffix nobody knows."""
+        suffix = internal_id.rpartition("-")[2]
+        try:
+            number = int(suffix, 16)
+        except ValueError:
+            return True
+        return 0 < (number - self.first) & 0xFFFF_FFFF <= (self._next - self.first) & 0xFFFF_FFFF
+
     def fresh(self, public_id: str) -> str:
         """Return one that no engine has seen, for a request that is sent again."""
         self._next = (self._next + 1) & 0xFFFF_FFFF

@@ -1,6 +1,7 @@
 """Who comes and goes on the input socket."""
 
 import logging
+from collections.abc import Callable
 
 import trio
 import zmq
@@ -9,8 +10,7 @@ from vllmfront.engine.client._membership import Membership
 from vllmfront.engine.client._rank import EngineRank
 from vllmfront.engine.client._reader import OutputReader
 from vllmfront.engine.client._reconnection import Reconnections
-from vllmfront.engine.handshake import Roster, take_registration
-from vllmfront.engine.transport import MessageRouter, PeerChange, PeerMonitor
+from vllmfront.engine.transport import Message, MessageRouter, PeerChange, PeerMonitor
 from vllmfront.errors import EngineDied, ProtocolError
 
 _LOGGER = logging.getLogger(__name__)
@@ -28,14 +28,24 @@ class EngineLink:
         inputs: MessageRouter,
         monitor: PeerMonitor,
         *,
-        roster: Roster,
+        register: Callable[[Message], int],
         membership: Membership,
         reader: OutputReader,
         reconnections: Reconnections,
     ) -> None:
+        """Watch *inputs*, which *monitor* tells the connections of.
+
+        Args:
+            inputs: The input socket.
+            monitor: Of its connections.
+            register: Takes a registration, and returns the rank that it is of.
+            membership: The engines.
+            reader: Reads what an engine said before it left.
+            reconnections: Is told of new connections.
+        """
         self._inputs = inputs
         self._monitor = monitor
-        self._roster = roster
+        self._register = register
         self._membership = membership
         self._reader = reader
         self._reconnections = reconnections
@@ -52,7 +62,7 @@ class EngineLink:
             if message is None:
                 continue
             try:
-                rank = take_registration(message, self._roster, self._membership)
+                rank = self._register(message)
             except ProtocolError as error:
                 _LOGGER.warning("Ignored a message on the input socket: %s", error)
                 continue

@@ -77,6 +77,16 @@ class Membership:
         self.ending = False
         """Whether somebody has asked the engines to end: their loss is no news then."""
 
+    @property
+    def given_up(self) -> VllmFrontError | None:
+        """Why no engine will serve any more, once somebody has given up."""
+        return self._given_up
+
+    def note_ending(self) -> None:
+        """Take note that somebody has asked the engines to end."""
+        self.ending = True
+        self._update()
+
     def on_loss(self, observer: Callable[[EngineRank], None]) -> None:
         """Call *observer* with each engine that is lost, when all states say so already."""
         self._loss_observers.append(observer)

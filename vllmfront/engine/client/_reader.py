@@ -222,7 +222,7 @@ class OutputReader:
             return
         if internal_id in self._completed and _finishes(row):
             del self._completed[internal_id]
-        self._books.metrics.count_unknown_output()
+        self._books.note_unknown(internal_id)
 
     def _refuse_row(self, row: object, error: ProtocolError) -> None:
         """Count an unusable row; the request that it is for ends, all others go on."""

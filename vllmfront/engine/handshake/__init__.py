@@ -11,6 +11,7 @@ from vllmfront.engine.handshake._owner import (
     HandshakeOwner,
     Members,
     identity_of,
+    rank_of,
     take_registration,
 )
 from vllmfront.engine.handshake._roster import Roster, Step
@@ -27,6 +28,7 @@ __all__ = [
     "Step",
     "identity_of",
     "init_addresses",
+    "rank_of",
     "take_registration",
     "watch_restarts",
     "watch_start_up",

@@ -1,6 +1,7 @@
 """The frontend's half of the handshake."""
 
 import logging
+from collections.abc import Collection
 from typing import Protocol
 
 import trio
@@ -120,7 +121,7 @@ class HandshakeOwner:
         descriptor = message[0].get(zmq.SRCFD)
         assert isinstance(descriptor, int)
         self._heard.add(descriptor)
-        rank = _rank_of(message, self._roster)
+        rank = rank_of(message, self._roster.ranks)
         step = decode_handshake(message[1].bytes)
         self._loading = {fd: other for fd, other in self._loading.items() if other != rank}
         if not isinstance(step, Hello):
@@ -158,7 +159,7 @@ def take_registration(message: Message, roster: Roster, members: Members) -> int
     Raises:
         ProtocolError: It is no registration of an expected engine.
     """
-    rank = _rank_of(message, roster)
+    rank = rank_of(message, roster.ranks)
     registration = decode_registration(message[1].bytes)
     now = trio.current_time()
     if roster.unannounced(rank):
@@ -171,16 +172,21 @@ def take_registration(message: Message, roster: Roster, members: Members) -> int
     return rank
 
 
-def _rank_of(message: Message, roster: Roster) -> int:
+def rank_of(message: Message, expected: Collection[int]) -> int:
+    """Return whose message it is: one of an identity and a payload.
+
+    Raises:
+        ProtocolError: It is something else, or its sender is none of those *expected*.
+    """
     if len(message) != 2:  # noqa: PLR2004 (identity and payload)
         raise ProtocolError(f"a message of {len(message)} frames, not identity and payload")
     identity = message[0].bytes
     if len(identity) != _IDENTITY_BYTES:
         raise ProtocolError(f"identity {identity.hex()} is no engine rank")
     rank = int.from_bytes(identity, "little")
-    if rank not in roster:
-        expected = ", ".join(map(str, roster.ranks))
-        raise ProtocolError(f"engine {rank} is none of the expected engines ({expected})")
+    if rank not in expected:
+        known = ", ".join(map(str, expected))
+        raise ProtocolError(f"engine {rank} is none of the expected engines ({known})")
     return rank
 
 
