@@ -23,6 +23,9 @@ _SAMPLING_DEFAULTS = (
 )  # fmt: skip
 """What ``override_generation_config`` can say that a request with no opinion gets."""
 
+_WHOLE = {"top_k": -1, "max_new_tokens": 1}
+"""Those that are whole numbers, with the least."""
+
 
 @attrs.frozen(kw_only=True)
 class Key:
@@ -45,8 +48,8 @@ def _generation_overrides(value: Any) -> Mapping[str, Any]:
     if overrides.get("skip_special_tokens") not in {None, True}:
         raise ValueError("skip_special_tokens as a default of the server is not served")
     for name in _SAMPLING_DEFAULTS:
-        whole = name in {"top_k", "max_new_tokens"}
-        read = types.integer(-1) if whole else types.number
+        least = _WHOLE.get(name)
+        read = types.number if least is None else types.integer(least)
         try:
             types.optional(read)(overrides.get(name))
         except ValueError as error:
@@ -143,7 +146,7 @@ SERVER_KEYS: Mapping[str, Key] = {
 
 USED: Mapping[str, Key] = {**MODEL_KEYS, **SERVER_KEYS}
 
-_PENDING: Mapping[str, Key] = {
+PENDING: Mapping[str, Key] = {
     "lora_modules": Key(read=types.objects),
     "profiler_config": Key(
         read=types.optional(types.mapping),
@@ -164,7 +167,7 @@ def _key(option: str) -> str:
 _FEATURES = {_key(option): feature for option, feature in UNSERVED.items()}
 
 WITHOUT_FEATURE: Mapping[str, tuple[Key, str]] = {
-    name: (key, _FEATURES[name]) for name, key in _PENDING.items() if name in _FEATURES
+    name: (key, _FEATURES[name]) for name, key in PENDING.items() if name in _FEATURES
 }
 """Those of them, each with the feature, that ``serve`` does not serve either."""
 
