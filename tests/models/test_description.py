@@ -256,3 +256,13 @@ def test_a_file_that_is_no_text(tmp_path: Path) -> None:
         read_text(tmp_path / "x")
     with pytest.raises(ConfigurationError, match="cannot be read"):
         read_text(tmp_path / "absent")
+
+
+def test_operators_override_sampling_defaults_and_not_what_ends_a_text() -> None:
+    model = GenerationDefaults(temperature=0.6, top_k=20, eos_token_ids=(7,))
+
+    made = model.overridden({"temperature": None, "top_p": 0.5, "eos_token_id": 9}, "override")
+
+    assert made == GenerationDefaults(top_k=20, top_p=0.5, eos_token_ids=(7,))
+    with pytest.raises(ConfigurationError, match="override: top_p must be a number"):
+        model.overridden({"top_p": "high"}, "override")

@@ -63,6 +63,15 @@ def test_every_default_is_used() -> None:
     assert lower(completion(max_tokens=None), defaults=defaults).max_tokens == 16
 
 
+def test_the_operators_cap_holds_whatever_is_asked_for() -> None:
+    capped = GenerationDefaults(max_new_tokens=80).overridden({"max_new_tokens": 12}, "override")
+
+    assert lower(chat(max_tokens=None), defaults=capped).max_tokens == 12
+    assert lower(chat(max_tokens=90), defaults=capped).max_tokens == 12
+    assert lower(chat(max_tokens=5), defaults=capped).max_tokens == 5
+    assert lower(completion(max_tokens=None), defaults=capped).max_tokens == 12
+
+
 def test_floats_are_rounded_to_32_bits() -> None:
     params = lower(completion(temperature=0.7, top_p=0.123456789, min_p=0.05))
 

@@ -34,6 +34,9 @@ class GenerationDefaults:
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     max_new_tokens: int | None = None
+    max_tokens_cap: int | None = None
+    """The operator's: the most tokens of an answer, whatever a request asks for."""
+
     eos_token_ids: tuple[int, ...] = ()
     """What ends a text besides the tokenizer's EOS: the ids of ``generation_config.json``, then
     those of ``config.json``."""
@@ -45,7 +48,7 @@ class GenerationDefaults:
     def overridden(self, raw: Mapping[str, Any], source: str) -> "GenerationDefaults":
         """Put the operator's defaults in place of these; null takes one away.
 
-        What ends a text stays as it is.
+        What ends a text stays as it is, and ``max_new_tokens`` is a cap as well.
 
         Raises:
             ConfigurationError: A value has the wrong type; *source* is named.
@@ -56,7 +59,7 @@ class GenerationDefaults:
             for field in attrs.fields(GenerationDefaults)
             if field.name in raw
         }
-        return attrs.evolve(self, **named)
+        return attrs.evolve(self, **named, max_tokens_cap=theirs.max_new_tokens)
 
 
 @attrs.frozen(kw_only=True)

@@ -131,6 +131,8 @@ def resolve_max_tokens(request: SamplingRequest, defaults: GenerationDefaults, r
         wanted = _COMPLETION_MAX_TOKENS
     if wanted is None:
         wanted = defaults.max_new_tokens
+    if defaults.max_tokens_cap is not None:
+        room = min(room, defaults.max_tokens_cap)
     # An echo of the prompt alone still needs the engine to be asked for one token.
     return room if wanted is None else min(max(wanted, 1), room)
 
