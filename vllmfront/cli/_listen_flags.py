@@ -106,6 +106,14 @@ ENGINES = Group(
             help="port on which engines find us; a free one when not given",
         ),
         Flag(
+            name="--state-dir",
+            target="engine.state_dir",
+            parse=values.non_empty,
+            metavar="FOLDER",
+            help="where engines that are started elsewhere are kept for the next start, which "
+            "serves them without a reload",
+        ),
+        Flag(
             name="--data-parallel-size",
             target="engine.data_parallel_size",
             parse=_COUNT,

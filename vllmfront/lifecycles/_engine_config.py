@@ -88,6 +88,9 @@ class EngineConfig:
     ready_timeout: float = 600.0
     """Seconds for each phase of the start-up."""
 
+    state_dir: str | None = None
+    """Folder in which engines that run elsewhere are kept for the next start; None: the usual."""
+
     restart: RestartConfig = attrs.field(factory=RestartConfig)
     stall_timeout: float = 60.0
     """Seconds of silence, with requests in flight, after which an engine counts as stalled."""
@@ -119,6 +122,11 @@ class EngineConfig:
             raise ConfigurationError(
                 f"--data-parallel-size-local {local} exceeds "
                 f"--data-parallel-size {self.data_parallel_size}"
+            )
+        if self.state_dir is not None and (self.managed or not self.handshake_port):
+            raise ConfigurationError(
+                "--state-dir keeps engines that are started elsewhere (--data-parallel-size-local "
+                "0) and find us on a fixed port (--data-parallel-rpc-port): give both, or remove it"
             )
         self.restart.policy()
         if self.stall_restart is None:

@@ -28,6 +28,7 @@ from vllmfront.lifecycles._engine import REAP_BUDGET, STOP_BUDGET
 from vllmfront.lifecycles._generation import Generation, UpgradeTrigger, open_upgrades
 from vllmfront.lifecycles._heritage import Heritage, adopt_listeners, open_heritage
 from vllmfront.lifecycles._service import open_service
+from vllmfront.lifecycles._state_dir import engine_state_file
 from vllmfront.lifecycles._tree import Parts, plan_tree
 from vllmfront.lifecycles.upgrade import PidFile
 from vllmfront.supervisor import Shutdown
@@ -161,6 +162,7 @@ def _client_config(config: ServeConfig) -> EngineClientConfig:
         engine_count=engine.data_parallel_size,
         handshake_host=engine.host,
         handshake_port=engine.handshake_port or 0,
+        state_file=engine_state_file(engine),
         all_local=all_ours,
         watch_loading=not all_ours,
         ready_timeout=engine.ready_timeout,
