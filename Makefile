@@ -29,7 +29,7 @@ MODEL_NAME := --served-model-name SmolLM2-135M-Instruct
 endif
 
 BIN := .venv/bin
-SOURCES := vllmfront tests benchmarks tools
+SOURCES := vllmfront tests benchmarks tools examples
 PYTEST := $(BIN)/python -m pytest
 # Two processes; all tests with real engines run in one of them.
 IN_TWO := -n 2 --dist loadgroup
