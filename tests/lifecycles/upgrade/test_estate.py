@@ -24,6 +24,7 @@ ESTATE = Estate(
             slot=1,
             registrations={0: Registration(max_model_len=7, vllm_version="0.33.0")},
             lost={3: "engine 3 closed its connection"},
+            coordinated=True,
         ),
     ),
     process=ProcessHandle(pid=12, reaper=13, control=14, reports=15, unread='{"st', token="t"),

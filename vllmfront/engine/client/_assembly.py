@@ -33,7 +33,9 @@ from vllmfront.engine.client._stall import StallWatch
 from vllmfront.engine.client._succession import Succession, inherit
 from vllmfront.engine.client._utility import UtilityCalls
 from vllmfront.engine.client._waiting_room import WaitingRoom
+from vllmfront.engine.client._wave_link import Coordination, choose_coordination
 from vllmfront.engine.client._worker_slots import WorkerSlots
+from vllmfront.engine.coordinator import Coordinator, CoordinatorSubscription
 from vllmfront.engine.handshake import (
     Roster,
     take_registration,
@@ -41,8 +43,8 @@ from vllmfront.engine.handshake import (
     watch_start_up,
 )
 from vllmfront.engine.metrics import EngineMetrics
-from vllmfront.engine.transport import Message
 from vllmfront.engine.pause import HoldGate
+from vllmfront.engine.transport import Message
 from vllmfront.errors import StartupFailed
 
 Task = Callable[[], Awaitable[None]]
@@ -73,12 +75,12 @@ def assemble(
     calls = UtilityCalls(membership, client_index=sockets.slot)
     checks = RequestChecks(config.limits, membership)
     books = Books(membership, metrics, WaitingRoom(config.recovery_wait))
-    first_id = (
-        config.first_id if sockets.saved is None else first_id_after(sockets.saved.first_id)
-    )
+    first_id = config.first_id if sockets.saved is None else first_id_after(sockets.saved.first_id)
     ids = IdSource(randomize=config.randomize_ids, first=first_id)
     gate = HoldGate()
-    dispatch = Dispatch(books, membership, ids, gate, client_index=sockets.slot)
+    waves = _coordination(config, sockets, membership)
+    gate.on_change(lambda: waves.hold(held=gate.closed))
+    dispatch = Dispatch(books, membership, ids, gate, waves=waves, client_index=sockets.slot)
     recovery = Recovery(books, dispatch, membership, checks, gate, retries=config.request_retries)
     pauses = Pauses(
         gate, calls, membership, books, dispatch, lease_action=config.pause_lease_action
@@ -96,7 +98,7 @@ def assemble(
     )
     attachment = _attachment(sockets, roster, membership, calls)
     recorder = _recorder(sockets, ids, membership, attachment)
-    succession = _succession(sockets, roster, membership, inbox, recorder)
+    succession = _succession(sockets, roster, membership, inbox, recorder=recorder, waves=waves)
     workers = _worker_slots(config, sockets, inbox, membership)
     following = None
     register: Callable[[Message], int] = partial(
@@ -117,6 +119,7 @@ def assemble(
         *(() if succession is None else succession.tasks),
         *(() if workers is None else workers.tasks),
         *(() if attachment is None else (attachment.serve,)),
+        *_wave_tasks(waves, sockets),
     ]
     if attachment is not None and recorder is not None:
         attachment.begin(recorder.note)
@@ -143,6 +146,7 @@ def assemble(
         succession=succession,
         following=following,
         worker_slots=workers,
+        waves=waves,
     )
     return ClientParts(client=client, books=books, dispatch=dispatch, tasks=tasks)
 
@@ -170,6 +174,26 @@ def _link_tasks(
         link.serve_doubts,
         reconnections.serve,
     ]
+
+
+def _coordination(
+    config: EngineClientConfig, sockets: ClientSockets, membership: Membership
+) -> Coordination:
+    entrance = sockets.entrance
+    return choose_coordination(
+        membership,
+        None if entrance is None else entrance.coordinator,
+        owns_handshake=entrance is not None,
+        engine_count=config.start_rank + config.engine_count,
+        address=config.coordinator_address,
+    )
+
+
+def _wave_tasks(waves: Coordination, sockets: ClientSockets) -> list[Task]:
+    """Return what follows the coordinator of somebody else; our own goes with the handshake."""
+    if isinstance(waves, CoordinatorSubscription):
+        return [partial(waves.serve, sockets.context)]
+    return []
 
 
 def _attachment(
@@ -200,7 +224,9 @@ def _succession(
     roster: Roster,
     membership: Membership,
     inbox: OutputInbox,
+    *,
     recorder: Recorder | None,
+    waves: Coordination,
 ) -> Succession | None:
     entrance = sockets.entrance
     if entrance is None:
@@ -211,7 +237,13 @@ def _succession(
         sockets.slot,
         roster=roster,
         membership=membership,
-        reception=Reception(sockets.context, entrance, roster=roster, members=membership),
+        reception=Reception(
+            sockets.context,
+            entrance,
+            roster=roster,
+            members=membership,
+            coordinator=waves if isinstance(waves, Coordinator) else None,
+        ),
         spare=SpareSlot(sockets.context, free, inbox=inbox, membership=membership),
         recorder=recorder,
     )

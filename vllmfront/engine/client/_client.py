@@ -26,6 +26,7 @@ from vllmfront.engine.client._succession import Succession
 from vllmfront.engine.client._utility import DEFAULT_CALL_SECONDS, Outcome, UtilityCalls
 from vllmfront.engine.client._view import EngineView, take_view
 from vllmfront.engine.client._worker_slots import WorkerSlots
+from vllmfront.engine.coordinator import Waves
 from vllmfront.engine.guard import GuardLimits
 from vllmfront.engine.handshake import Roster
 from vllmfront.engine.metrics import EngineMetrics, TerminalCause
@@ -53,10 +54,14 @@ class EngineClient:
         preparation: Preparation,
         roster: Roster,
         succession: Succession | None,
+        waves: Waves,
         following: Following | None = None,
         worker_slots: WorkerSlots | None = None,
     ) -> None:
         self.metrics = metrics
+        self.waves = waves
+        """What has engines that step together begin together; nothing for others."""
+
         self.succession = succession
         """How the client of another process takes over; None where somebody else does the
         handshake."""

@@ -124,11 +124,14 @@ def _open_entrance(
 ) -> AbstractContextManager[Entrance]:
     advertised = config.advertised_host or bind_host
     if inheritance is not None:
-        return adopt_entrance(inheritance.descriptors, advertised)
+        return adopt_entrance(
+            inheritance.descriptors, advertised, coordinated=inheritance.legacy.coordinated
+        )
     return open_entrance(
         bind_host,
         config.handshake_port,
         advertised_host=advertised,
         local=config.all_local,
         workers=config.workers,
+        coordinated=config.coordinated,
     )

@@ -47,6 +47,14 @@ class EngineClientConfig:
     then, and only registrations are awaited."""
 
     output_fd: int | None = None
+    coordinated: bool = False
+    """Whether the engines step together, and we coordinate them. Only for who does the handshake,
+    for a mixture of experts on more than one engine."""
+
+    coordinator_address: str | None = None
+    """Where the coordinator of somebody else publishes, for who does not do the handshake. None:
+    engines tell, if there is one."""
+
     client_index: int = attrs.field(default=0, validator=validators.ge(0))
     """The place of ``input_fd`` and ``output_fd`` among the pairs that engines were told."""
 

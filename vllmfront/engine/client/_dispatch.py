@@ -12,6 +12,7 @@ from vllmfront.engine.client._membership import Membership
 from vllmfront.engine.client._rank import EngineRank
 from vllmfront.engine.client._state import EngineState, RankState
 from vllmfront.engine.client._stream import RequestStream
+from vllmfront.engine.coordinator import Waves
 from vllmfront.engine.metrics import TerminalCause
 from vllmfront.engine.pause import HoldGate
 from vllmfront.engine.routing import choose
@@ -39,12 +40,14 @@ class Dispatch:
         ids: IdSource,
         gate: HoldGate,
         *,
+        waves: Waves,
         client_index: int = 0,
     ) -> None:
         self._books = books
         self._membership = membership
         self._ids = ids
         self._gate = gate
+        self._waves = waves
         self._client_index = client_index
         self._room = books.room
         self._posted: list[Child] = []
@@ -139,12 +142,16 @@ class Dispatch:
         posted, self._posted = self._posted, []
         if not posted:
             return
+        last: EngineRank | None = None
         try:
             for child in posted:
                 if child.live and not child.parked and child.frames:
                     self._send(child)
+                    last = child.rank
         finally:
             self._membership.sent()
+            if last is not None:
+                self._waves.requested(last.rank)
 
     def _send(self, child: Child) -> None:
         assert child.rank is not None
@@ -188,6 +195,7 @@ class Dispatch:
             request,
             internal_id=internal_id,
             client_index=self._client_index,
+            current_wave=self._waves.wave,
             sampling=known,
         )
 

@@ -12,7 +12,13 @@ from contextlib import contextmanager
 
 import attrs
 
-from vllmfront.engine.handshake import ClientAddresses
+from vllmfront.engine.coordinator import (
+    COORDINATOR_LISTENERS,
+    CoordinatorListeners,
+    adopt_coordinator_listeners,
+    open_coordinator_listeners,
+)
+from vllmfront.engine.handshake import ClientAddresses, CoordinatorAddresses
 from vllmfront.engine.transport import (
     SharedListener,
     host_of,
@@ -49,12 +55,20 @@ class Entrance:
     advertised_host: str
     """What engines are told to connect to."""
 
+    coordinator: CoordinatorListeners | None = None
+    """Where engines that step together meet, if there are such."""
+
     def addresses(self) -> list[ClientAddresses]:
         """Return where engines connect for requests and outputs, in order of client index."""
         return [
             ClientAddresses(self._advertised(slot.inputs), self._advertised(slot.outputs))
             for slot in self.slots
         ]
+
+    def coordinator_addresses(self) -> CoordinatorAddresses | None:
+        """Return where engines meet; None where they need not."""
+        coordinator = self.coordinator
+        return None if coordinator is None else coordinator.addresses(self.advertised_host)
 
     @property
     def handshake_address(self) -> str:
@@ -66,6 +80,7 @@ class Entrance:
         """All of them, in the order in which a successor gets their descriptors."""
         return [
             self.handshake,
+            *(() if self.coordinator is None else self.coordinator.all),
             *(each for slot in self.slots for each in (slot.inputs, slot.outputs)),
         ]
 
@@ -94,6 +109,7 @@ def open_entrance(
     local: bool,
     clients: int = 1,
     workers: int = 0,
+    coordinated: bool = False,
 ) -> Iterator[Entrance]:
     """Listen for engines for the block.
 
@@ -105,6 +121,7 @@ def open_entrance(
         clients: How many there are, each of which gets slots.
         workers: How many other processes of this server there are; each gets one slot, which
             follow those of the clients.
+        coordinated: Whether the engines step together, and meet here.
 
     Raises:
         ConfigurationError: An address cannot be bound, or the folder of Unix sockets has too long
@@ -117,6 +134,9 @@ def open_entrance(
             return stack.enter_context(made)
 
         handshake = stack.enter_context(listen_tcp(bind_host, handshake_port))
+        coordinator = None
+        if coordinated:
+            coordinator = stack.enter_context(open_coordinator_listeners(bind_host, local=local))
         yield Entrance(
             handshake=handshake,
             slots=[
@@ -124,6 +144,7 @@ def open_entrance(
                 for _ in range(SLOTS * clients + workers)
             ],
             advertised_host=advertised_host,
+            coordinator=coordinator,
         )
 
 
@@ -164,7 +185,9 @@ def open_lasting_entrance(
 
 
 @contextmanager
-def adopt_entrance(descriptors: Sequence[int], advertised_host: str) -> Iterator[Entrance]:
+def adopt_entrance(
+    descriptors: Sequence[int], advertised_host: str, *, coordinated: bool = False
+) -> Iterator[Entrance]:
     """Take over the listening sockets of a predecessor, in the order of ``Entrance.listeners``.
 
     The files are left to whoever is alone in the end: see ``Entrance.leave_files``.
@@ -173,6 +196,12 @@ def adopt_entrance(descriptors: Sequence[int], advertised_host: str) -> Iterator
         ConfigurationError: One of the descriptors is no listening socket.
     """
     with contextlib.ExitStack() as stack:
+        coordinator = None
+        if coordinated:
+            first, descriptors = descriptors[:1], descriptors[1:]
+            meeting = descriptors[:COORDINATOR_LISTENERS]
+            coordinator = stack.enter_context(adopt_coordinator_listeners(meeting))
+            descriptors = [*first, *descriptors[COORDINATOR_LISTENERS:]]
         adopted = [SharedListener(fd, owns_file=False) for fd in descriptors]
         handshake, *others = map(stack.enter_context, adopted)
         pairs = zip(others[::2], others[1::2], strict=True)
@@ -180,4 +209,5 @@ def adopt_entrance(descriptors: Sequence[int], advertised_host: str) -> Iterator
             handshake=handshake,
             slots=[Slot(*pair) for pair in pairs],
             advertised_host=advertised_host,
+            coordinator=coordinator,
         )

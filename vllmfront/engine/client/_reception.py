@@ -4,6 +4,7 @@ import trio
 import zmq
 
 from vllmfront.engine.client._entrance import Entrance
+from vllmfront.engine.coordinator import Coordinator
 from vllmfront.engine.handshake import FixedDirectory, HandshakeOwner, Members, Roster
 from vllmfront.engine.transport import open_monitor, open_router
 
@@ -18,11 +19,13 @@ class Reception:
         *,
         roster: Roster,
         members: Members,
+        coordinator: Coordinator | None,
     ) -> None:
         self._context = context
         self._entrance = entrance
         self._roster = roster
         self._members = members
+        self._coordinator = coordinator
         self._owner: HandshakeOwner | None = None
 
     @property
@@ -31,7 +34,7 @@ class Reception:
         return self._owner is not None and self._owner.busy
 
     async def serve(self) -> None:
-        """Hold the handshake socket until cancelled."""
+        """Hold the handshake socket, and coordinate engines, until cancelled."""
         descriptor = self._entrance.handshake.duplicate()
         with (
             open_router(self._context, "", adopt_fd=descriptor) as router,
@@ -41,12 +44,20 @@ class Reception:
                 router,
                 monitor,
                 roster=self._roster,
-                directory=FixedDirectory(clients=self._entrance.addresses()),
+                directory=FixedDirectory(
+                    clients=self._entrance.addresses(),
+                    coordinator=self._entrance.coordinator_addresses(),
+                ),
                 members=self._members,
             )
             try:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._owner.serve_messages)
                     nursery.start_soon(self._owner.serve_departures)
+                    if self._coordinator is not None:
+                        assert self._entrance.coordinator is not None
+                        nursery.start_soon(
+                            self._coordinator.serve, self._context, self._entrance.coordinator
+                        )
             finally:
                 self._owner = None

@@ -41,6 +41,9 @@ class EngineLegacy:
     lost: Mapping[int, str]
     """Why the other ranks do not."""
 
+    coordinated: bool = False
+    """Whether the listeners of a coordinator are among those that are handed over."""
+
 
 class Succession:
     """A client's part in the change of generations. Opened with the client."""
@@ -92,6 +95,7 @@ class Succession:
                 if engine.state.connected and engine.registration is not None
             },
             lost={engine.rank: str(engine.error) for engine in ranks if not engine.state.connected},
+            coordinated=self.entrance.coordinator is not None,
         )
 
     def receive(self) -> None:

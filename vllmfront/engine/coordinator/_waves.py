@@ -1,9 +1,12 @@
 """What an engine client has to do with waves."""
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from vllmfront.engine.wire import EngineLoad, Registration
+
+_LOGGER = logging.getLogger(__name__)
 
 LoadObserver = Callable[[Mapping[int, EngineLoad]], None]
 """Told of loads by rank: those that have news, as often as there are some."""
@@ -58,7 +61,16 @@ class NoWaves:
         """Nobody is to be woken."""
 
     def engine_joined(self, rank: int, registration: Registration) -> None:
-        """The others go on as before."""
+        """Complain where company is needed all the same."""
+        engines = registration.data_parallel_size
+        if engines is not None and engines > 1:
+            _LOGGER.error(
+                "Engine %d steps together with %d others, as a mixture of experts does, but they "
+                "were told of no coordinator: requests may wait for ever. The model's config.json "
+                "has to name its experts, see --hf-overrides",
+                rank,
+                engines - 1,
+            )
 
     def engine_lost(self, rank: int) -> None:
         """The others go on as before."""

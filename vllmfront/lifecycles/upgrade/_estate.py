@@ -53,6 +53,7 @@ def encode_estate(estate: Estate) -> Mapping[str, Any]:
         "version": VERSION,
         "listeners": [{"name": each.name, "unlink": each.unlink} for each in estate.listeners],
         "slot": legacy.slot,
+        "coordinated": legacy.coordinated,
         "registrations": {
             str(rank): base64.b64encode(encode_registration(registration)).decode()
             for rank, registration in legacy.registrations.items()
@@ -97,6 +98,7 @@ def _decode(fields: Mapping[str, Any], descriptors: Sequence[int]) -> Estate:
             for rank, data in fields["registrations"].items()
         },
         lost={int(rank): reason for rank, reason in fields["lost"].items()},
+        coordinated=fields.get("coordinated") is True,
     )
     return Estate(
         listeners=[
