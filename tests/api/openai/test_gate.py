@@ -102,3 +102,58 @@ def test_nothing_comes_in_while_the_loop_is_late() -> None:
         2.5,
     )
     assert gate.statistics().in_flight == 0
+
+
+class Counts:
+    """What another process of the server has let in, beside ours."""
+
+    def __init__(self, choices: int = 0, tokens: int = 0) -> None:
+        self.others, self.other_tokens = choices, tokens
+        self.choices = self.tokens = 0
+
+    def publish_choices(self, own: int) -> int:
+        self.choices = own
+        return own + self.others
+
+    def publish_tokens(self, own: int) -> int:
+        self.tokens = own
+        return own + self.other_tokens
+
+
+def test_what_other_processes_let_in_counts() -> None:
+    counts = Counts(choices=2)
+    gate = Gate(GateLimits(max_in_flight=4), counts)
+    first = enter(gate)
+    with pytest.raises(Overloaded) as caught:
+        enter(gate, choices=2)
+    assert counts.choices == 2  # its first choice is in, until it leaves
+
+    gate.leave(first)
+
+    assert (caught.value.limit, caught.value.current) == (4, 3)
+    assert counts.choices == gate.statistics().in_flight == 1
+
+    counts.others = 4
+    with pytest.raises(Overloaded):
+        enter(gate)
+    assert counts.choices == 1
+
+
+def test_tokens_that_wait_at_other_processes_count() -> None:
+    class Waiting(InferenceCall):
+        queued_tokens = 10
+
+    counts = Counts(tokens=15)
+    gate = Gate(GateLimits(max_queued_tokens=20), counts)
+    call = Waiting(call_at(gate).http, gate)
+    gate.enter(call)
+    gate.queue(call)
+    assert counts.tokens == 10
+
+    with pytest.raises(Overloaded, match="25 prompt tokens wait"):
+        gate.enter(call_at(gate))
+    counts.other_tokens = 0
+    gate.enter(call_at(gate))
+    gate.leave(call)
+
+    assert gate.statistics().queued_tokens == counts.tokens == 0

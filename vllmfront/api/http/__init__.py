@@ -4,6 +4,7 @@ from vllmfront.api.http._asgi_app import handler_as_asgi
 from vllmfront.api.http._asgi_bridge import AsgiBridge, open_asgi_bridge
 from vllmfront.api.http._config import HttpConfig, TlsConfig
 from vllmfront.api.http._exchange import ANSWERED, Exchange
+from vllmfront.api.http._handed import HandedListener
 from vllmfront.api.http._limits import raise_descriptor_limit
 from vllmfront.api.http._listeners import (
     ListenConfig,
@@ -36,6 +37,7 @@ __all__ = [
     "AsgiBridge",
     "ConnectionState",
     "Exchange",
+    "HandedListener",
     "Handler",
     "Headers",
     "HttpConfig",

@@ -17,6 +17,14 @@ from vllmfront.errors import ConfigurationError
 
 _FIRST_SYSTEMD_DESCRIPTOR = 3
 
+_KEEP_ALIVE_PROBES = (
+    (stdlib_socket.SOL_SOCKET, stdlib_socket.SO_KEEPALIVE, 1),
+    (stdlib_socket.IPPROTO_TCP, stdlib_socket.TCP_KEEPIDLE, 60),
+    (stdlib_socket.IPPROTO_TCP, stdlib_socket.TCP_KEEPINTVL, 15),
+    (stdlib_socket.IPPROTO_TCP, stdlib_socket.TCP_KEEPCNT, 4),
+)
+"""Makes a client's vanishing without a word known after two minutes, also while we compute."""
+
 
 @attrs.frozen(kw_only=True)
 class ListenConfig:
@@ -58,6 +66,21 @@ class Listener:
         Connections that arrive while no child accepts wait for the next one.
         """
         return Listener(self.socket.dup(), self.name)
+
+    def probe_clients(self) -> None:
+        """Let the kernel find out about clients that have vanished; connections inherit it."""
+        if self.socket.family != stdlib_socket.AF_UNIX:
+            for option in _KEEP_ALIVE_PROBES:
+                self.socket.setsockopt(*option)
+
+    def accept(self) -> tuple[stdlib_socket.socket, object]:
+        """Return the next connection and its client's address.
+
+        Raises:
+            BlockingIOError: None waits.
+            OSError: It cannot be had.
+        """
+        return self.socket.accept()
 
     def close(self) -> None:
         """Stop listening, waking whoever waits; may be called again."""

@@ -4,7 +4,7 @@ import errno
 import logging
 import socket as stdlib_socket
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 import trio
@@ -37,14 +37,6 @@ _ADVICE = {
 
 _PAUSE = 0.1
 """Seconds without accepting when descriptors or memory have run out."""
-
-_KEEP_ALIVE_PROBES = (
-    (stdlib_socket.SOL_SOCKET, stdlib_socket.SO_KEEPALIVE, 1),
-    (stdlib_socket.IPPROTO_TCP, stdlib_socket.TCP_KEEPIDLE, 60),
-    (stdlib_socket.IPPROTO_TCP, stdlib_socket.TCP_KEEPINTVL, 15),
-    (stdlib_socket.IPPROTO_TCP, stdlib_socket.TCP_KEEPCNT, 4),
-)
-"""Makes a client's vanishing without a word known after two minutes, also while we compute."""
 
 
 @attrs.frozen(kw_only=True)
@@ -79,6 +71,9 @@ class HttpServer:
         self._accepting = trio.Event()
         self._accepting.set()
         self._emptied: trio.Event | None = None
+        self.on_end: Callable[[], None] = lambda: None
+        """Called after the end of each connection."""
+
         self._paused = False
 
     def __repr__(self) -> str:
@@ -170,9 +165,7 @@ class HttpServer:
         sock = listener.socket
         if sock.fileno() < 0:
             return  # draining has begun, and closed it
-        if sock.family != stdlib_socket.AF_UNIX:
-            for option in _KEEP_ALIVE_PROBES:  # connections inherit them
-                sock.setsockopt(*option)
+        listener.probe_clients()
         while True:
             try:
                 await trio.lowlevel.wait_readable(sock)
@@ -180,9 +173,11 @@ class HttpServer:
                 return
             for _ in range(_ACCEPTS_A_TURN):
                 try:
-                    accepted, address = sock.accept()
+                    accepted, address = listener.accept()
                 except BlockingIOError:
                     break
+                except trio.ClosedResourceError:
+                    await trio.sleep_forever()  # nobody accepts for us any more
                 except OSError as error:
                     if error.errno in _CLIENT_LEFT:
                         continue
@@ -229,6 +224,7 @@ class HttpServer:
             await connection.run()
         finally:
             self._connections.discard(connection)
+            self.on_end()
             if not self._connections and self._emptied is not None:
                 self._emptied.set()
                 self._emptied = None

@@ -34,6 +34,16 @@ class GatedCall(Protocol):
         """Prompt tokens of its choices that have no token yet."""
 
 
+class ServiceCounts(Protocol):
+    """What is in at all processes of a server together."""
+
+    def publish_choices(self, own: int) -> int:
+        """Say that so many choices are in here; return the sum over all processes."""
+
+    def publish_tokens(self, own: int) -> int:
+        """Say that so many prompt tokens wait here; return the sum over all processes."""
+
+
 class Gate:
     """Counts the requests that are in, and refuses others. Its places are taken on arrival.
 
@@ -42,8 +52,16 @@ class Gate:
     given back at the request's end, so that requests which arrive together do not all find room.
     """
 
-    def __init__(self, limits: GateLimits | None = None) -> None:
+    def __init__(
+        self, limits: GateLimits | None = None, service: ServiceCounts | None = None
+    ) -> None:
+        """Let in what *limits* allow; *service* counts for other processes as well, if there are.
+
+        What is taken here is said there first, and then the sum is looked at: so processes that
+        let in at the same moment do not let in too much together.
+        """
         limits = limits or GateLimits()
+        self._service = service
         self.lag = LoopLag(limits.max_loop_lag)
         self._max_in_flight = limits.max_in_flight
         self._max_tokens = limits.max_queued_tokens
@@ -94,12 +112,14 @@ class Gate:
             Overloaded: Others that wait for their first token have too many.
         """
         if self._max_tokens is not None:
-            self._check_tokens(self._max_tokens)
+            self._check_tokens(self._max_tokens, call.queued_tokens)
             self._queued[call] = None
 
     def leave(self, call: GatedCall) -> None:
         """Take the places of *call* back, if it has any."""
         self._in_flight -= call.choices
+        if self._service is not None:
+            self._service.publish_choices(self._in_flight)
         call.choices = 0
         if self._queued:
             self._queued.pop(call, None)
@@ -109,7 +129,7 @@ class Gate:
         return GateStatistics(
             in_flight=self._in_flight,
             max_in_flight=self._max_in_flight,
-            queued_tokens=self._count_tokens(),
+            queued_tokens=self._published_tokens(),
             max_queued_tokens=self._max_tokens,
             loop_lag=self.lag.value,
             max_loop_lag=self.lag.limit or None,
@@ -117,8 +137,13 @@ class Gate:
 
     def _take(self, call: GatedCall, choices: int) -> None:
         more, limit = choices - call.choices, self._max_in_flight
-        if limit is not None and self._in_flight + more > limit:
-            others = self._in_flight - call.choices
+        total = self._in_flight + more
+        if self._service is not None:
+            total = self._service.publish_choices(total)
+        if limit is not None and total > limit:
+            if self._service is not None:
+                self._service.publish_choices(self._in_flight)
+            others = total - choices
             needs = f", and this one needs {choices} places" if choices > 1 else ""
             raise Overloaded(
                 f"The server is full: {others} of at most {limit} requests are in flight{needs}."
@@ -130,9 +155,13 @@ class Gate:
         self._in_flight += more
         call.choices = choices
 
-    def _check_tokens(self, limit: int) -> None:
-        current = self._count_tokens()
+    def _check_tokens(self, limit: int, more: int = 0) -> None:
+        current = own = self._count_tokens()
+        if self._service is not None:
+            current = self._service.publish_tokens(own + more) - more
         if current >= limit:
+            if self._service is not None:
+                self._service.publish_tokens(own)
             raise Overloaded(
                 f"The server is full: {current} prompt tokens wait for their first answer, and no"
                 f" more is let in from {limit} on. Try again later.",
@@ -140,6 +169,12 @@ class Gate:
                 limit=limit,
                 current=current,
             )
+
+    def _published_tokens(self) -> int:
+        own = self._count_tokens()
+        if self._service is not None:
+            self._service.publish_tokens(own)
+        return own
 
     def _count_tokens(self) -> int:
         """Count what waits, and forget what does not any more: each request once."""

@@ -10,7 +10,7 @@ from vllmfront.api.openai._chat import ChatCompletions
 from vllmfront.api.openai._completions import Completions
 from vllmfront.api.openai._edge import InferenceRoute, TextRoute
 from vllmfront.api.openai._ends import RequestEnds
-from vllmfront.api.openai._gate import Gate, GateLimits
+from vllmfront.api.openai._gate import Gate, GateLimits, ServiceCounts
 from vllmfront.api.openai._held_heads import HeldHeads
 from vllmfront.api.openai._keep_alive import KeepAlives, serve_waiting
 from vllmfront.api.openai._offload import Offload
@@ -29,6 +29,7 @@ class OpenAiRoutes:
         limits: GateLimits | None = None,
         metrics: InferenceMetrics | None = None,
         keep_alive_interval: float = 0.0,
+        service: ServiceCounts | None = None,
     ) -> None:
         """Make the handlers.
 
@@ -38,10 +39,11 @@ class OpenAiRoutes:
             metrics: Where to count what becomes of them.
             keep_alive_interval: Seconds of silence after which streams get a comment; 0: never.
                 With another value ``serve_timers`` has to run.
+            service: Counts what other processes of this server let in, if there are any.
         """
         offload = Offload()
         metrics = metrics or InferenceMetrics()
-        gate, ends = Gate(limits), RequestEnds(metrics)
+        gate, ends = Gate(limits, service), RequestEnds(metrics)
         metrics.gate = gate.statistics
         self._lag = gate.lag
         self._parts = parts = RouteParts(
