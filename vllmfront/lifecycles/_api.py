@@ -74,10 +74,11 @@ class ApiServer:
                 metrics.server = server.statistics
                 self.on_server(server)
                 reload = functools.partial(reload_certificates, server, http.tls)
-                with self.reloads.offering("certificates", reload):
-                    task_status.started()
-                    await stop.wait()
-                await self._drain(server)
+                with self.client.pushes_observed_by(server.writes):
+                    with self.reloads.offering("certificates", reload):
+                        task_status.started()
+                        await stop.wait()
+                    await self._drain(server)
                 nursery.cancel_scope.cancel(reason="drained")
 
     @asynccontextmanager

@@ -44,7 +44,7 @@ class Connection:
     ) -> None:
         self._socket = sock
         self._state = state
-        self._outlet = Outlet(sock, self)
+        self._outlet = Outlet(sock, self, state.writes)
         self._tls = None if tls is None else TlsSession(tls)
         parser = RequestParser(
             state.config,

@@ -10,6 +10,8 @@ from typing import Protocol
 
 import trio
 
+from vllmfront.api.http._write_batch import WriteBatch
+
 _BUFFERS_A_SEND = 64
 """How many unsent pieces go into one ``sendmsg``; the kernel's own limit is 1024."""
 
@@ -31,27 +33,34 @@ class OutletOwner(Protocol):
 
 
 class Outlet:
-    """Writes to a non-blocking socket at once and keeps what it does not take.
+    """Writes to a non-blocking socket and keeps what it does not take.
 
-    The kept tail goes out before anything written later. Every write of a connection comes
-    through here, whatever task it is made in; no call blocks.
+    It writes at once, unless *writes* gather: then at the end of that. The kept tail goes out
+    before anything written later. Every write of a connection comes through here, whatever task
+    it is made in; no call blocks.
     """
 
     __slots__ = (
         "_drained",
         "_encrypt",
         "_flushing",
+        "_gathered",
         "_owner",
         "_socket",
         "_tail",
+        "_writes",
         "broken",
         "drained_callback",
         "unsent",
     )
 
-    def __init__(self, socket: stdlib_socket.socket, owner: OutletOwner) -> None:
+    def __init__(
+        self, socket: stdlib_socket.socket, owner: OutletOwner, writes: WriteBatch
+    ) -> None:
         self._socket = socket
         self._owner = owner
+        self._writes = writes
+        self._gathered = b""
         self._tail: deque[bytes | memoryview] = deque()
         self._encrypt: Callable[[bytes], bytes] | None = None
         self._flushing = False
@@ -83,6 +92,21 @@ class Outlet:
         """As ``write_nowait``, for bytes that are already what goes on the wire."""
         if self.broken or not data:
             return
+        if not self._writes.gathering:
+            self._send(data)
+        elif self._gathered:
+            self._gathered += data
+        else:
+            self._gathered = data
+            self._writes.add(self)
+
+    def send_gathered(self) -> None:
+        """Send what was written while writes were gathered; for those alone to call."""
+        data, self._gathered = self._gathered, b""
+        if not self.broken:
+            self._send(data)
+
+    def _send(self, data: bytes) -> None:
         if self.unsent:
             self._tail.append(data)
             self.unsent += len(data)
@@ -113,6 +137,7 @@ class Outlet:
     def drop(self) -> None:
         """Forget the tail and drop all later writes."""
         self.broken = True
+        self._gathered = b""
         self._tail.clear()
         self.unsent = 0
         if self._drained is not None:

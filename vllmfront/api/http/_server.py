@@ -16,6 +16,7 @@ from vllmfront.api.http._message import SHUTDOWN, Handler
 from vllmfront.api.http._readiness import Readiness
 from vllmfront.api.http._state import ServerState
 from vllmfront.api.http._tls import make_tls_context
+from vllmfront.api.http._write_batch import WriteBatch
 from vllmfront.errors import ConfigurationError
 
 _LOGGER = logging.getLogger(__name__)
@@ -78,6 +79,11 @@ class HttpServer:
 
     def __repr__(self) -> str:
         return f"<HttpServer {self.statistics()}>"
+
+    @property
+    def writes(self) -> WriteBatch:
+        """What gathers the writes of all its connections, for who makes many at once."""
+        return self._state.writes
 
     def statistics(self) -> HttpStatistics:
         state = self._state

@@ -10,6 +10,7 @@ from vllmfront.api.http._head import HeadEncoder
 from vllmfront.api.http._message import Handler
 from vllmfront.api.http._readiness import Readiness
 from vllmfront.api.http._request_head import HeadReader
+from vllmfront.api.http._write_batch import WriteBatch
 
 
 @attrs.define(kw_only=True)
@@ -21,6 +22,7 @@ class ServerState:
     readiness: Readiness
     deadlines: Deadlines = attrs.field(factory=Deadlines)
     heads: HeadEncoder = attrs.field(factory=HeadEncoder)
+    writes: WriteBatch = attrs.field(factory=WriteBatch)
     head_reader: HeadReader = attrs.field(init=False)
     draining: bool = False
     """Each connection ends after the response in progress."""

@@ -108,8 +108,9 @@ def assemble(
         following = Following(membership)
         register = following.take_registration
         books.on_stranger = Orphans(membership, ids).note
+    reader = OutputReader(inbox, books, membership)
     tasks: list[Task] = [
-        *_link_tasks(sockets, register, membership, OutputReader(inbox, books, membership)),
+        *_link_tasks(sockets, register, membership, reader),
         connections.serve,
         Setups(membership).serve,
         recovery.serve,
@@ -142,6 +143,7 @@ def assemble(
         preparation=Preparation(
             checks, dispatch, membership, metrics, continuation=config.continuation
         ),
+        reader=reader,
         roster=roster,
         succession=succession,
         following=following,

@@ -1,7 +1,7 @@
 """The client: requests and calls go in, outputs come out of the streams."""
 
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from vllmfront.engine.client._overview import take_levels, take_snapshot
 from vllmfront.engine.client._pauses import Pauses
 from vllmfront.engine.client._prepare import Preparation
 from vllmfront.engine.client._rank import EngineRank
+from vllmfront.engine.client._reader import OutputReader, PushObserver
 from vllmfront.engine.client._request_checks import RequestChecks
 from vllmfront.engine.client._state import EngineState
 from vllmfront.engine.client._stream import RequestStream
@@ -52,6 +53,7 @@ class EngineClient:
         metrics: EngineMetrics,
         pauses: Pauses,
         preparation: Preparation,
+        reader: OutputReader,
         roster: Roster,
         succession: Succession | None,
         waves: Waves,
@@ -88,6 +90,7 @@ class EngineClient:
         self._dispatch = dispatch
         self._membership = membership
         self._preparation = preparation
+        self._reader = reader
         self._roster = roster
         self._following = following
         metrics.watch(partial(take_levels, membership, books))
@@ -220,6 +223,10 @@ class EngineClient:
         for _pause in self._preparation.prepare(stream, requests, sinks, buffer):
             await trio.lowlevel.checkpoint()
         return stream
+
+    def pushes_observed_by(self, observer: PushObserver) -> AbstractContextManager[None]:
+        """Tell *observer* when sinks are called, for as long as the block runs."""
+        return self._reader.observed_by(observer)
 
     def abort(self, public_ids: Collection[str]) -> int:
         """End requests by their public ids, as aborted, with the tokens they have so far.

@@ -8,7 +8,8 @@ waiting together are read together, and the tokens of one request merged into on
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, Protocol
 
 import trio
 
@@ -35,6 +36,19 @@ MAX_PUSHES = 256
 """Pushes before other tasks get their turn; so many take one to three milliseconds."""
 
 
+class PushObserver(Protocol):
+    """Somebody who wants to know when many sinks are called one after the other.
+
+    The calls are as quick as those of sinks, and raise nothing.
+    """
+
+    def begin(self) -> None:
+        """Sinks are about to be called."""
+
+    def end(self) -> None:
+        """They have been; other tasks may run now."""
+
+
 class OutputReader:
     """Reads outputs and pushes them; ``serve`` is its task."""
 
@@ -44,6 +58,7 @@ class OutputReader:
         self._children = books.children
         self._membership = membership
         self._pushing = False
+        self._observers: list[PushObserver] = []
         # Requests that their sinks completed since the last ABORT was sent.
         self._completed: dict[str, Child] = {}
 
@@ -60,21 +75,44 @@ class OutputReader:
             for _pause in self._round():
                 pass
 
+    @contextmanager
+    def observed_by(self, observer: PushObserver) -> Iterator[None]:
+        """Tell *observer* of pushes for as long as the block runs."""
+        self._observers.append(observer)
+        try:
+            yield
+        finally:
+            self._observers.remove(observer)
+
     def _round(self) -> Iterator[None]:
         """Read what is waiting and push it; yield where other tasks should get a turn."""
         self._pushing = True
-        arrivals = self._inbox.drain()
-        if len(arrivals) == 1:
-            yield from self._push_directly(*arrivals[0])
-        elif arrivals:
-            yield from self._push_merged(arrivals)
-        self._abort_completed()
+        pushes = self._push(self._inbox.drain())
+        while True:
+            observers = self._observers.copy()
+            for observer in observers:
+                observer.begin()
+            try:
+                paused = next(pushes, _PUSHED) is not _PUSHED
+            finally:
+                for observer in observers:
+                    observer.end()
+            if not paused:
+                break
+            yield
         self._pushing = False
         for engine, error in self._inbox.take_broken():
             if error is None:
                 self._membership.engine_garbled(engine)
             else:
                 self._membership.lose(engine, error)
+
+    def _push(self, arrivals: list[Arrival]) -> Iterator[None]:
+        if len(arrivals) == 1:
+            yield from self._push_directly(*arrivals[0])
+        elif arrivals:
+            yield from self._push_merged(arrivals)
+        self._abort_completed()
 
     def _push_directly(self, engine: EngineRank, batch: Batch, frames: Frames) -> Iterator[None]:
         """Push the rows of a lone message, each by itself."""
@@ -242,6 +280,9 @@ class OutputReader:
         for child in self._books.flush(forgotten):
             error = EngineRequestFailed("The engine dropped the request without a word")
             self._books.fail(child, TerminalCause.ENGINE_ERROR, error)
+
+
+_PUSHED = object()
 
 
 def _finishes(row: object) -> bool:
