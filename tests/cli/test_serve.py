@@ -151,7 +151,7 @@ def test_shared_options_are_forwarded_in_the_references_order() -> None:
             "--hf-overrides",
             '{"b":1, "a":2}',
         ),
-        *("--limit-mm-per-prompt", '{"image" : 3}', "--data-parallel-size-local", "1"),
+        *("--limit-mm-per-prompt", '{"image" : 3}'),
         *("--shutdown-timeout", "3", "--disable-log-stats", "--language-model-only"),
         *("--max-logprobs", "30", "--max-model-len", "8k", "--hf-config-path", "h"),
         *("--tokenizer-revision", "tr", "--tokenizer", "t", "--revision", "r"),
@@ -161,7 +161,7 @@ def test_shared_options_are_forwarded_in_the_references_order() -> None:
         *("--revision", "r", "--tokenizer", "t", "--tokenizer-revision", "tr"),
         *("--hf-config-path", "h", "--max-model-len", "8k", "--max-logprobs", "30"),
         *("--language-model-only", "--disable-log-stats", "--shutdown-timeout", "3"),
-        *("--data-parallel-size-local", "1", "--limit-mm-per-prompt", '{"image":3}'),
+        *("--limit-mm-per-prompt", '{"image":3}'),
         *("--hf-overrides", '{"b":1,"a":2}'),
         *("--structured-outputs-config", '{"backend":"guidance"}'),
     ]  # fmt: skip
@@ -236,7 +236,6 @@ def test_unknown_options_go_to_the_engine() -> None:
         (["m", "--engine-restart-intensity", "3/0"], "must be a positive number of seconds"),
         (["m", "--engine-restart-backoff", "0"], "must be a positive number of seconds"),
         (["m", "--lora-modules", "a=b"], "LoRA adapters is not part of this build yet"),
-        (["m", "--headless"], "a node without a frontend is not part of this build yet"),
         (["m", "--grpc-port", "1"], "gRPC is not part of this build yet"),
         (["m", "--enable-tokenizer-info-endpoint"], "/tokenizer_info is not part of this build"),
     ],
@@ -260,9 +259,10 @@ def test_a_rejected_option_behind_the_separator_is_the_engines() -> None:
     assert config("--", "--config", "x").engine.arguments == ("--config", "x")
 
 
-def test_a_variable_that_stands_for_a_rejected_option_is_refused() -> None:
-    with pytest.raises(UsageError, match="VLLM_DP_RANK"):
-        config(environment={"VLLM_DP_RANK": "1"})
+def test_the_rank_of_a_frontend_may_come_from_the_environment() -> None:
+    made = config("--data-parallel-size", "4", environment={"VLLM_DP_RANK": "3"})
+
+    assert made.engine.local_ranks == made.engine.ranks == range(3, 4)
 
 
 def test_options_without_effect_are_remembered() -> None:

@@ -27,19 +27,24 @@ FAKE_PYTHON = """\
 #!/bin/sh
 # Stands for an interpreter that has vLLM: plays a headless engine, without a model.
 if [ "$1" = "-c" ]; then exit {probe}; fi
+start=0
 while [ $# -gt 0 ]; do
     case "$1" in
+        --data-parallel-address) host="$2" ;;
         --data-parallel-rpc-port) port="$2" ;;
-        --data-parallel-size) ranks="$2" ;;
+        --data-parallel-size) size="$2" ;;
+        --data-parallel-size-local) ranks="$2" ;;
+        --data-parallel-start-rank) start="$2" ;;
     esac
     shift
 done
+ranks="${{ranks:-$size}}"
 {engine}
 """
 
 SIMULATE = (
-    f"exec {sys.executable} -m vllmfront simulate --handshake tcp://127.0.0.1:$port "
-    "--ranks $ranks --vocab-size 2048 --step-ms 5"
+    f"exec {sys.executable} -m vllmfront simulate --handshake tcp://$host:$port "
+    "--start-rank $start --ranks $ranks --vocab-size 2048 --step-ms 5"
 )
 
 

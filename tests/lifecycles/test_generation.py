@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from vllmfront.api.http import (
 )
 from vllmfront.engine import EngineLegacy, open_engine_client
 from vllmfront.errors import ConfigurationError
-from vllmfront.lifecycles._custody import EngineCustody
+from vllmfront.lifecycles._custody import Custodies
 from vllmfront.lifecycles._generation import Generation, end_with_us
 from vllmfront.lifecycles._heritage import check_ranks
 from vllmfront.lifecycles.upgrade import PidFile
@@ -37,7 +37,7 @@ async def answer(request: HttpRequest, response: ResponseWriter) -> None:
 
 @asynccontextmanager
 async def open_generation(
-    folder: Path, *, managed: bool = False, notify: str | None = None
+    folder: Path, *, names: Sequence[str] = (), notify: str | None = None
 ) -> AsyncGenerator[Generation]:
     """Serve HTTP, on a Unix socket in *folder*, with one fake engine, for the block."""
     with trio.fail_after(10):
@@ -52,12 +52,11 @@ async def open_generation(
                 generation = Generation(
                     client=client,
                     listeners=listeners,
-                    custody=EngineCustody(),
+                    custody=Custodies(names),
                     shutdown=Shutdown(budget=0, margin=0),
                     notifier=Notifier(notify),
                     pid_file=PidFile(folder / "pid"),
                     predecessor=None,
-                    managed=managed,
                 )
                 assert generation.obstacle() == "this process is starting"
                 generation.ready.set()
@@ -148,8 +147,8 @@ async def test_the_service_manager_hears_of_the_new_process_and_then_nothing(
 
 
 async def test_a_managed_engine_without_its_process_is_in_the_way(tmp_path: Path) -> None:
-    async with open_generation(tmp_path, managed=True) as generation:
-        assert generation.obstacle() == "the engine's process is not running"
+    async with open_generation(tmp_path, names=["rank-3"]) as generation:
+        assert generation.obstacle() == "an engine's process is not running: rank-3"
 
 
 async def test_a_pid_file_that_cannot_be_written_does_not_end_service(

@@ -18,6 +18,7 @@ from vllmfront.lifecycles._api import http_config
 from vllmfront.lifecycles._command import engine_command
 from vllmfront.lifecycles._model import DrainingSlot, _operators_template
 from vllmfront.lifecycles._one_error import one_error
+from vllmfront.lifecycles._units import plan_units
 
 
 def test_the_engines_command_is_that_of_the_reference() -> None:
@@ -29,7 +30,9 @@ def test_the_engines_command_is_that_of_the_reference() -> None:
         shared_arguments=("--revision", "r"),
     )
 
-    assert " ".join(engine_command("m", engine, 4711)) == (
+    [unit] = plan_units(engine, lockstep=True)
+
+    assert " ".join(engine_command("m", engine, unit, 4711)) == (
         "py -m vllm.entrypoints.cli.main serve m --headless --data-parallel-address 10.0.0.1 "
         "--data-parallel-rpc-port 4711 --data-parallel-size 2 --dtype half --x 1 --revision r"
     )
@@ -113,8 +116,6 @@ def test_tls_options_need_a_certificate() -> None:
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        (EngineConfig(data_parallel_size=0), "--data-parallel-size must be at least 1"),
-        (EngineConfig(data_parallel_size_local=2), "--data-parallel-size-local 2 exceeds"),
         (EngineConfig(stall_restart=30.0), "30 must not be below --engine-stall-timeout 60"),
         (EngineConfig(stall_restart=90.0, data_parallel_size_local=0), "remove the option"),
         (

@@ -126,9 +126,6 @@ def parse(words: Sequence[str], environment: Mapping[str, str]) -> Given:
     _, stray = build_parser().parse_known_args(list(words), space)
     if stray:
         raise UsageError(f"unexpected argument '{stray[0]}' found")
-    for variable, name in unserved.REJECTED_ENVIRONMENT.items():
-        if environment.get(variable):
-            raise rejection(name, f"the environment sets {variable}")
     for flag in table.flags().values():
         text = environment.get(flag.env or "")
         if text and flag.name not in space.found:
@@ -154,7 +151,7 @@ def build_parser() -> argparse.ArgumentParser:
         epilog="not served (after `--` they reach the engine):\n"
         + _columns((*unserved.UNSERVED, *unserved.REJECTED))
         + "\n\naccepted without effect:\n"
-        + _columns(unserved.INEFFECTIVE),
+        + _columns((*unserved.INEFFECTIVE, *unserved.PROBES)),
     )
     for group in table.GROUPS:
         section = parser.add_argument_group(group.title)
@@ -200,7 +197,7 @@ def _add_unserved(parser: argparse.ArgumentParser) -> None:
         reasons[name] = reasons[unserved.negated(name)] = "this frontend does not implement it"
     for name, reason in reasons.items():
         parser.add_argument(name, action=_Reject, reason=reason, nargs="*", help=argparse.SUPPRESS)
-    for name in unserved.INEFFECTIVE:
+    for name in (*unserved.INEFFECTIVE, *unserved.PROBES):
         parser.add_argument(
             name, unserved.negated(name), action=_Ignore, nargs="?", help=argparse.SUPPRESS
         )

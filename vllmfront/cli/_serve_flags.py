@@ -6,11 +6,12 @@ from vllmfront.cli import _unserved_flags
 from vllmfront.cli._flag import Flag
 from vllmfront.cli._listen_flags import ENGINES, LISTENER
 from vllmfront.cli._model_flags import DECODING, MODEL
+from vllmfront.cli._parallel_flags import PARALLEL
 from vllmfront.cli._request_flags import REQUESTS
 from vllmfront.cli._restart_flags import RESTARTS
 from vllmfront.cli._server_flags import SERVER, TLS
 
-GROUPS = (LISTENER, ENGINES, RESTARTS, MODEL, DECODING, REQUESTS, SERVER, TLS)
+GROUPS = (LISTENER, ENGINES, PARALLEL, RESTARTS, MODEL, DECODING, REQUESTS, SERVER, TLS)
 
 SHARED = (
     "--revision",
@@ -22,7 +23,6 @@ SHARED = (
     "--language-model-only",
     "--disable-log-stats",
     "--shutdown-timeout",
-    "--data-parallel-size-local",
     "--limit-mm-per-prompt",
     "--hf-overrides",
     "--structured-outputs-config",

@@ -14,9 +14,15 @@ INEFFECTIVE = (
 )
 """Options of other servers that are accepted with a warning."""
 
+PROBES = (
+    "--dp-supervisor-probe-failure-threshold",
+    "--dp-supervisor-probe-interval-s",
+    "--dp-supervisor-probe-timeout-s",
+)
+"""Options about processes that ask each other for their health, where we have only one: as above."""
+
 UNSERVED: Mapping[str, str] = {
     "--grpc-port": "gRPC",
-    "--headless": "a node without a frontend",
     "--lora-modules": "LoRA adapters",
     "--profiler-config": "the profiling routes",
     "--enable-scale-out": "token-in token-out generation",
@@ -31,9 +37,6 @@ REJECTED = (
     "--allowed-media-domains",
     "--collect-detailed-traces",
     "--config",
-    "--data-parallel-external-lb",
-    "--data-parallel-hybrid-lb",
-    "--data-parallel-rank",
     "--default-mm-loras",
     "--enable-elastic-ep",
     "--enable-fault-tolerance",
@@ -78,8 +81,6 @@ REJECTED = (
 )
 """Options of the Python server that no frontend of this kind serves."""
 
-REJECTED_ENVIRONMENT = {"VLLM_DP_RANK": "--data-parallel-rank"}
-
 
 def negated(name: str) -> str:
     """Spell the ``--no-`` form of an option."""
@@ -89,6 +90,6 @@ def negated(name: str) -> str:
 def option_names() -> list[str]:
     """List all their spellings."""
     names = list(UNSERVED)
-    for name in (*INEFFECTIVE, *REJECTED):
+    for name in (*INEFFECTIVE, *PROBES, *REJECTED):
         names += [name, negated(name)]
     return names

@@ -7,6 +7,7 @@ import trio
 
 from vllmfront.errors import ConfigurationError
 from vllmfront.lifecycles._engine_config import EngineConfig
+from vllmfront.lifecycles._units import EngineUnit
 
 _PROBE = "import importlib.util, sys; sys.exit(importlib.util.find_spec('vllm') is None)"
 """Finds the package without importing it, which would take seconds."""
@@ -19,14 +20,16 @@ unless another one is named.
 """
 
 
-def engine_command(model: str, config: EngineConfig, handshake_port: int) -> Sequence[str]:
-    """Return the words that start a headless engine which says HELLO at *handshake_port*."""
+def engine_command(
+    model: str, config: EngineConfig, unit: EngineUnit, handshake_port: int
+) -> Sequence[str]:
+    """Return the words that start the engines of *unit*, which say HELLO at *handshake_port*."""
     return (
         *(config.python, "-m", "vllm.entrypoints.cli.main", "serve", model, "--headless"),
         *("--data-parallel-address", config.host),
         *("--data-parallel-rpc-port", str(handshake_port)),
         *("--data-parallel-size", str(config.data_parallel_size)),
-        *config.arguments,
+        *unit.arguments,
         *config.shared_arguments,
     )
 

@@ -7,6 +7,7 @@ import attrs
 
 from vllmfront.errors import ConfigurationError
 from vllmfront.lifecycles._engine_config import EngineConfig
+from vllmfront.lifecycles._parallel import check_headless, check_parallel, check_ports
 
 
 @attrs.frozen(kw_only=True)
@@ -174,6 +175,8 @@ class ServeConfig:
     decoding: DecodingConfig = attrs.field(factory=DecodingConfig)
     requests: RequestsConfig = attrs.field(factory=RequestsConfig)
     server: ServerConfig = attrs.field(factory=ServerConfig)
+    headless: bool = False
+    """Whether engines are run here without a frontend."""
 
     def check(self) -> None:
         """Look for options that do not fit together.
@@ -181,7 +184,12 @@ class ServeConfig:
         Raises:
             ConfigurationError: Names the options.
         """
+        check_parallel(self.engine)
+        if self.headless:
+            check_headless(self.engine)
         self.engine.check()
+        elsewhere = self.listen.uds is not None or bool(self.listen.fds)
+        check_ports(self.engine, self.listen.port, elsewhere=elsewhere)
         self.check_answers()
 
     def check_answers(self) -> None:

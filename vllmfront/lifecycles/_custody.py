@@ -1,10 +1,11 @@
 """Whose the managed engine's process is: a new process of ours may supervise it after us."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import trio
 
+from vllmfront.errors import ConfigurationError
 from vllmfront.supervisor import (
     ManagedProcess,
     ProcessHandle,
@@ -89,3 +90,50 @@ class EngineCustody:
     async def wait_ours(self) -> None:
         """Return once what becomes of the process is our business."""
         await self._ours.wait()
+
+
+class Custodies:
+    """Those of all processes that run engines, by name."""
+
+    def __init__(
+        self, names: Sequence[str] = (), inherited: Mapping[str, ProcessHandle] | None = None
+    ) -> None:
+        """Take care of processes of these *names*.
+
+        Args:
+            names: None where others run the engines.
+            inherited: Those that another generation runs; None where there was none.
+
+        Raises:
+            ConfigurationError: They are others.
+        """
+        if inherited is not None and sorted(inherited) != sorted(names):
+            raise ConfigurationError(
+                f"the running process has engines in {', '.join(sorted(inherited)) or 'nothing'}, "
+                f"this one is to run {', '.join(sorted(names)) or 'nothing'}: restart"
+            )
+        self._custodies = {name: EngineCustody((inherited or {}).get(name)) for name in names}
+
+    def __getitem__(self, name: str) -> EngineCustody:
+        return self._custodies[name]
+
+    @property
+    def processes(self) -> Mapping[str, ManagedProcess]:
+        """Those that run."""
+        found = {name: custody.process for name, custody in self._custodies.items()}
+        return {name: process for name, process in found.items() if process is not None}
+
+    def missing(self) -> Sequence[str]:
+        """Return the names of those that do not run."""
+        running = self.processes
+        return [name for name in self._custodies if name not in running]
+
+    def hand_over(self) -> None:
+        """Leave all to another generation."""
+        for custody in self._custodies.values():
+            custody.hand_over()
+
+    def take_back(self) -> None:
+        """Supervise all from now on."""
+        for custody in self._custodies.values():
+            custody.take_back()

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import attrs
 import trio
 
-from vllmfront.engine import EngineClient, EngineState
+from vllmfront.engine import EngineClient, EngineState, RankState
 from vllmfront.errors import EngineDied, EngineStalled, StartupFailed, VllmFrontError
 from vllmfront.lifecycles._command import ENVIRONMENT, check_interpreter, engine_command
 from vllmfront.lifecycles._custody import EngineCustody
 from vllmfront.lifecycles._engine_config import EngineConfig
 from vllmfront.lifecycles._one_error import one_error
+from vllmfront.lifecycles._units import EngineUnit
 from vllmfront.supervisor import (
     ManagedProcess,
     ProcessSpec,
@@ -41,6 +42,7 @@ class ManagedEngine:
 
     model: str
     config: EngineConfig
+    unit: EngineUnit
     client: EngineClient
     shutdown: Shutdown
     custody: EngineCustody
@@ -74,26 +76,28 @@ class ManagedEngine:
         """Run the process; return what went wrong, or None when it was stopped."""
         spec = self._spec()
         if not self.custody.inherits:
-            _LOGGER.info("starting the managed engine: %s", shlex.join(spec.argv))
-            self.client.expect_engine()
+            _LOGGER.info("starting %s: %s", self.unit.title, shlex.join(spec.argv))
+            for rank in self.unit.ranks:
+                self.client.expect_engine(rank)
         failure: VllmFrontError | None = None
         async with self.custody.open(spec) as process:
             nursery.start_soon(self._kill_when_hurried, process)
-            watch = _Watch(self.client, self.custody, process, stop)
+            watch = _Watch(self.unit, self.client, self.custody, process, stop)
             await watch.wait_end(task_status)
             if not self.custody.ours:
-                _LOGGER.info("the managed engine, process %d, goes on without us", process.pid)
+                _LOGGER.info("%s, process %d, goes on without us", self.unit.title, process.pid)
                 return None
             if not stop.is_set():
                 failure = await self._explain(process, watch)
             else:
                 _LOGGER.info(
-                    "stopping the managed engine, process %d; it is killed in %g s",
+                    "stopping %s, process %d; it is killed in %g s",
+                    self.unit.title,
                     process.pid,
                     STOP_BUDGET,
                 )
                 self.client.expect_end()
-        _LOGGER.info("the managed engine's process %d is gone", process.pid)
+        _LOGGER.info("%s's process %d is gone", self.unit.title, process.pid)
         return failure
 
     def _spec(self) -> ProcessSpec:
@@ -101,8 +105,8 @@ class ManagedEngine:
         assert address is not None
         port = int(address.rpartition(":")[2])
         return ProcessSpec(
-            argv=engine_command(self.model, self.config, port),
-            prefix="(engine) ",
+            argv=engine_command(self.model, self.config, self.unit, port),
+            prefix=self.unit.prefix,
             environment=ENVIRONMENT,
             leftovers=(*self.client.socket_files, *self.socket_files),
             stop_budget=STOP_BUDGET,
@@ -123,33 +127,41 @@ class ManagedEngine:
         by_itself = process.exit is not None
         end = process.exit or await process.stop(STOP_BUDGET)
         # Clients learn how it ended; what it printed is the operator's.
-        self.client.report_death(f"The engine process {end.describe()}.")
+        for rank in self.unit.ranks:
+            self.client.report_death(f"The engine process {end.describe()}.", rank)
         if not watch.came_up:
             if isinstance(error, StartupFailed) and not by_itself:
                 return StartupFailed(f"{error}{end.last_lines()}")
-            return StartupFailed(f"before it was ready, the managed engine {end.report()}")
+            return StartupFailed(f"before it was ready, {self.unit.title} {end.report()}")
         reason = f" ({error})" if error is not None else ""
         if by_itself:
-            return EngineDied(f"the managed engine{reason} {end.report()}")
-        return EngineDied(f"the managed engine failed{reason}{end.last_lines()}")
+            return EngineDied(f"{self.unit.title}{reason} {end.report()}")
+        return EngineDied(f"{self.unit.title} failed{reason}{end.last_lines()}")
 
 
 @attrs.define
 class _Watch:
-    """Waits for what becomes of one process and the engine in it."""
+    """Waits for what becomes of one process and the engines in it."""
 
+    unit: EngineUnit
     client: EngineClient
     custody: EngineCustody
     process: ManagedProcess
     stop: trio.Event
     came_up: bool = attrs.field(default=False, init=False)
     loss: VllmFrontError | None = attrs.field(default=None, init=False)
-    """Why the engine is gone, where the client was the first to notice."""
+    """Why the engines are gone, where the client was the first to notice."""
+
+    _present: set[int] = attrs.field(init=False)
+    """Ranks whose loss would be one: those of other nodes may not have come yet."""
+
+    def __attrs_post_init__(self) -> None:
+        self._present = set(self.unit.ranks)
 
     async def wait_end(self, task_status: trio.TaskStatus[None]) -> None:
-        """Return when the engine is to end, or has, unless it is another generation's by then.
+        """Return when the engines are to end, or have, unless they are another generation's then.
 
-        Reports it started once it serves.
+        Reports them started once all serve.
         """
         ends = (self.stop.wait, self.process.wait, self._wait_lost)
         while True:
@@ -157,7 +169,7 @@ class _Watch:
                 await wait_any(*ends)
             else:
                 await wait_any(*ends, self._wait_up)
-                if self.client.state is EngineState.READY:
+                if self._are_up():
                     self.came_up = True
                     task_status.started()
                     continue
@@ -166,7 +178,24 @@ class _Watch:
             await wait_any(self.stop.wait, self.custody.wait_ours)
 
     async def _wait_up(self) -> None:
-        await self.client.wait_state(lambda state: state is EngineState.READY)
+        while not self._are_up():
+            await self.client.wait_change()
+
+    def _are_up(self) -> bool:
+        return all(self.client.rank_state(rank)[0].connected for rank in self.unit.ranks)
 
     async def _wait_lost(self) -> None:
-        self.loss = await self.client.wait_lost()
+        while (loss := self._find_loss()) is None:
+            await self.client.wait_change()
+        self.loss = loss
+
+    def _find_loss(self) -> VllmFrontError | None:
+        if self.client.state is EngineState.FAILED:
+            return None  # the client has let go of all of them: the order to stop is on its way
+        for rank in self.unit.watched:
+            state, error = self.client.rank_state(rank)
+            if state is not RankState.DEAD:
+                self._present.add(rank)
+            elif rank in self._present:
+                return EngineDied(f"engine {rank} is lost") if error is None else error.twin()
+        return None

@@ -1,5 +1,6 @@
 """What a person asks for about engines, and about those that end, as frozen values."""
 
+import enum
 from collections.abc import Sequence
 
 import attrs
@@ -66,6 +67,29 @@ class RestartConfig:
             ) from None
 
 
+class Balancing(enum.Enum):
+    """Who shares requests out among the engines of a deployment."""
+
+    INTERNAL = "internal"
+    """One frontend, among all of them."""
+
+    HYBRID = "hybrid"
+    """One frontend a node, among those of its node."""
+
+    EXTERNAL = "external"
+    """Somebody else: each engine has a frontend of its own."""
+
+    MULTI_PORT = "multi-port"
+    """Somebody else: each engine has a port of its own, all of a node in one process."""
+
+
+DEFAULT_HANDSHAKE_PORT = 29550
+"""vLLM's, where several programs have to agree on one."""
+
+DEFAULT_SUPERVISOR_PORT = 9256
+"""vLLM's."""
+
+
 @attrs.frozen(kw_only=True)
 class EngineConfig:
     """Where engines come from, and how they find us."""
@@ -84,6 +108,18 @@ class EngineConfig:
 
     data_parallel_size_local: int | None = None
     """Engines that we start on this node: 0 none, None all."""
+
+    data_parallel_start_rank: int | None = None
+    """The lowest rank of this node; None: 0."""
+
+    data_parallel_rank: int | None = None
+    """The only rank of this frontend, where each has its own."""
+
+    hybrid_lb: bool = False
+    external_lb: bool = False
+    multi_port_lb: bool = False
+    supervisor_port: int = DEFAULT_SUPERVISOR_PORT
+    """Where the health of all ports is told; 0 takes any free port."""
 
     ready_timeout: float = 600.0
     """Seconds for each phase of the start-up."""
@@ -106,8 +142,49 @@ class EngineConfig:
 
     @property
     def managed(self) -> bool:
-        """Whether we start the engines ourselves."""
+        """Whether we start engines ourselves."""
         return self.data_parallel_size_local != 0
+
+    @property
+    def balancing(self) -> Balancing:
+        """Who shares requests out."""
+        if self.multi_port_lb:
+            return Balancing.MULTI_PORT
+        if self.external_lb or self.data_parallel_rank is not None:
+            return Balancing.EXTERNAL
+        return Balancing.HYBRID if self.hybrid_lb else Balancing.INTERNAL
+
+    @property
+    def local_ranks(self) -> range:
+        """The engines that we start."""
+        start, count = self.data_parallel_start_rank or 0, self.data_parallel_size_local
+        if self.balancing is Balancing.EXTERNAL:
+            start, count = self.data_parallel_rank or 0, 1
+        elif count is None:
+            count = self.data_parallel_size - start
+        return range(start, start + count)
+
+    @property
+    def ranks(self) -> range:
+        """The engines that get our requests."""
+        if self.balancing is Balancing.INTERNAL:
+            return range(self.data_parallel_size)
+        return self.local_ranks
+
+    @property
+    def shared(self) -> bool:
+        """Whether other frontends serve other engines of the deployment."""
+        return len(self.ranks) < self.data_parallel_size
+
+    @property
+    def owns_handshake(self) -> bool:
+        """Whether all engines find each other through us, rather than through the first node."""
+        return not self.shared or self.ranks.start == 0
+
+    @property
+    def meeting_port(self) -> int:
+        """Where engines say HELLO; 0 takes any free port, where nobody else must know it."""
+        return self.handshake_port or (DEFAULT_HANDSHAKE_PORT if self.shared else 0)
 
     def check(self) -> None:
         """Look for options that do not fit together.
@@ -115,14 +192,6 @@ class EngineConfig:
         Raises:
             ConfigurationError: Names the options.
         """
-        if self.data_parallel_size < 1:
-            raise ConfigurationError("--data-parallel-size must be at least 1")
-        local = self.data_parallel_size_local
-        if local is not None and local > self.data_parallel_size:
-            raise ConfigurationError(
-                f"--data-parallel-size-local {local} exceeds "
-                f"--data-parallel-size {self.data_parallel_size}"
-            )
         if self.state_dir is not None and (self.managed or not self.handshake_port):
             raise ConfigurationError(
                 "--state-dir keeps engines that are started elsewhere (--data-parallel-size-local "

@@ -4,14 +4,23 @@
 
     engine          a handle, up at once; its own window and backoff; its failure ends the program
     └─ process      ready once the engine in it serves, so the window's clock stands while it loads
+
+Engines that do not know each other have a process each, and each process such a supervisor::
+
+    engine          a handle; restarts nothing itself
+    ├─ rank-0       a handle with its own window and backoff; its failure is that of all
+    │  └─ process
+    └─ rank-1
+       └─ process
 """
 
 import math
+from collections.abc import Sequence
 
 import attrs
 import trio
 
-from vllmfront.engine import EngineClient, EngineState
+from vllmfront.engine import EngineState
 from vllmfront.errors import (
     EngineDied,
     EngineUnavailable,
@@ -21,6 +30,7 @@ from vllmfront.errors import (
 )
 from vllmfront.lifecycles._engine import REAP_BUDGET, STOP_BUDGET, ManagedEngine
 from vllmfront.lifecycles._engine_config import RestartConfig
+from vllmfront.lifecycles._units import EngineUnit
 from vllmfront.supervisor import (
     ChildFailed,
     ChildSpec,
@@ -28,17 +38,27 @@ from vllmfront.supervisor import (
     GaveUp,
     Response,
     RestartDropped,
+    RestartPolicy,
     Shutdown,
     Supervisor,
 )
 
 ENGINE, PROCESS = "engine", "process"
 
-_NOT_STARTED = "the managed engine did not start"
+
+def supervised_engines(
+    engines: Sequence[ManagedEngine], restart: RestartConfig, shutdown: Shutdown
+) -> ChildSpec:
+    """Return the child that runs all *engines*, starts each again, and gives up where one fails."""
+    if len(engines) == 1:
+        return _supervised(ENGINE, engines[0], restart, shutdown)
+    ranks = [_supervised(engine.unit.name, engine, restart, shutdown) for engine in engines]
+    policy = RestartPolicy(intensity=0)
+    return Supervisor(ENGINE, ranks, policy, shutdown=shutdown, handle=True).as_child()
 
 
-def supervised_engine(
-    engine: ManagedEngine, restart: RestartConfig, client: EngineClient, shutdown: Shutdown
+def _supervised(
+    name: str, engine: ManagedEngine, restart: RestartConfig, shutdown: Shutdown
 ) -> ChildSpec:
     """Return the child that runs *engine*, starts it again, and gives it up."""
     process = ChildSpec(
@@ -49,14 +69,14 @@ def supervised_engine(
         stop_budget=STOP_BUDGET + REAP_BUDGET,
     )
     supervisor = Supervisor(
-        ENGINE,
+        name,
         [process],
         restart.policy(),
         shutdown=shutdown,
         handle=True,
-        on_event=_ClientNotifier(client, restart).tell,
+        on_event=_ClientNotifier(engine, restart).tell,
     )
-    body = _SupervisedEngine(supervisor, restart)
+    body = _SupervisedEngine(supervisor, engine.unit, restart)
     return attrs.evolve(supervisor.as_child(), run=body.run)
 
 
@@ -64,20 +84,22 @@ def supervised_engine(
 class _ClientNotifier:
     """Tells the client when another engine is started, and that none is, once that is so."""
 
-    client: EngineClient
+    engine: ManagedEngine
     restart: RestartConfig
 
     def tell(self, event: Event) -> None:
         """Be the observer of the supervisor's events."""
+        client, unit = self.engine.client, self.engine.unit
         match event:
             case GaveUp(causes=(*_, last)):
-                came_up = self.client.state is not EngineState.LOADING
-                verdict = _verdict(self.restart) if came_up else _NOT_STARTED
-                self.client.give_up(EngineDied(f"{verdict}: {_line(last)}"))
+                came_up = client.state is not EngineState.LOADING
+                verdict = _verdict(unit, self.restart) if came_up else _not_started(unit)
+                client.give_up(EngineDied(f"{verdict}: {_line(last)}"))
             case ChildFailed(response=Response.RESTART, delay=float(delay)):
-                self.client.delay_engine(delay)
+                for rank in unit.ranks:
+                    client.delay_engine(delay, rank)
             case RestartDropped() | ChildFailed(response=Response.STOP | Response.DROP):
-                self.client.give_up(
+                client.give_up(
                     EngineUnavailable("The server is shutting down.", reason=Reason.DRAINING)
                 )
             case _:
@@ -87,6 +109,7 @@ class _ClientNotifier:
 @attrs.frozen
 class _SupervisedEngine:
     supervisor: Supervisor
+    unit: EngineUnit
     restart: RestartConfig
 
     async def run(  # noqa: ASYNC128 (the supervisor calls it)
@@ -101,26 +124,30 @@ class _SupervisedEngine:
         try:
             await self.supervisor.run(stop, task_status=task_status)
         except FirstStartFailed as error:
-            raise FirstStartFailed(_NOT_STARTED, error.causes) from error.__cause__
+            raise FirstStartFailed(_not_started(self.unit), error.causes) from error.__cause__
         except RestartLimitExceeded as error:
             raise RestartLimitExceeded(self._account(), error.causes) from error.__cause__
 
     def _account(self) -> str:
         """Say that it is over, and how it began; the end follows as the cause."""
         [process] = self.supervisor.snapshot().children
-        text = _verdict(self.restart)
+        text = _verdict(self.unit, self.restart)
         if process.first_failure != process.last_failure:
             text += f"; its first failure was: {_line(process.first_failure)}"
         return text
 
 
-def _verdict(restart: RestartConfig) -> str:
+def _not_started(unit: EngineUnit) -> str:
+    return f"{unit.title} did not start"
+
+
+def _verdict(unit: EngineUnit, restart: RestartConfig) -> str:
     if restart.enabled:
         return (
-            f"the managed engine failed more often than --engine-restart-intensity "
+            f"{unit.title} failed more often than --engine-restart-intensity "
             f"{restart.intensity} allows, and is not started again"
         )
-    return "the managed engine failed, and is not started again"
+    return f"{unit.title} failed, and is not started again"
 
 
 def _line(failure: object) -> str:

@@ -11,7 +11,7 @@ import trio
 from vllmfront.api.http import HttpServer, Listener
 from vllmfront.engine import EngineClient, EngineLegacy, Inheritance
 from vllmfront.errors import ConfigurationError
-from vllmfront.lifecycles._custody import EngineCustody
+from vllmfront.lifecycles._custody import Custodies
 from vllmfront.lifecycles.upgrade import (
     Estate,
     HeldListener,
@@ -40,12 +40,11 @@ class Generation:
 
     client: EngineClient
     listeners: Sequence[Listener]
-    custody: EngineCustody
+    custody: Custodies
     shutdown: Shutdown
     notifier: Notifier
     pid_file: PidFile | None
     predecessor: Predecessor | None
-    managed: bool
     ready: trio.Event = attrs.field(factory=trio.Event)
     """Set when all parts of the program are up."""
 
@@ -81,8 +80,8 @@ class Generation:
             return dependence
         if succession is None:
             return "the engines were told their addresses by another program"
-        if self.managed and self.custody.process is None:
-            return "the engine's process is not running"
+        if missing := self.custody.missing():
+            return f"an engine's process is not running: {', '.join(missing)}"
         return succession.obstacle()
 
     def estate(self) -> Estate:
@@ -90,7 +89,7 @@ class Generation:
         return self._estate(self.client.succession.legacy())
 
     def _estate(self, legacy: EngineLegacy) -> Estate:
-        succession, process = self.client.succession, self.custody.process
+        succession = self.client.succession
         assert succession is not None
         return Estate(
             listeners=[
@@ -103,7 +102,7 @@ class Generation:
                 descriptors=[each.fileno() for each in succession.entrance.listeners],
                 legacy=legacy,
             ),
-            process=None if process is None else process.handle,
+            processes={name: process.handle for name, process in self.custody.processes.items()},
         )
 
     def _file_of(self, listener: Listener) -> tuple[str, int, int] | None:

@@ -1,7 +1,7 @@
 """What this process begins with: nothing, or what the one before it leaves."""
 
 import os
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import attrs
@@ -39,9 +39,9 @@ class Heritage:
         return None if self.estate is None else self.estate.engines
 
     @property
-    def process(self) -> ProcessHandle | None:
-        """The managed engine's."""
-        return None if self.estate is None else self.estate.process
+    def processes(self) -> Mapping[str, ProcessHandle] | None:
+        """Those that run managed engines."""
+        return None if self.estate is None else self.estate.processes
 
     @property
     def files(self) -> dict[str, tuple[str, int, int]]:

@@ -120,18 +120,7 @@ async def load_files(config: ServeConfig) -> LoadedModel:
     Raises:
         ConfigurationError: The files are missing, unusable, or not for this deployment.
     """
-    wanted = config.model
-    files = await resolve_model(
-        wanted.model,
-        revision=wanted.revision,
-        tokenizer=wanted.tokenizer,
-        tokenizer_revision=wanted.tokenizer_revision,
-        hf_config_path=wanted.config_path,
-    )
-    model = await trio.to_thread.run_sync(
-        lambda: load_model_description(files, hf_overrides=wanted.overrides),
-        abandon_on_cancel=True,
-    )
+    model = await _describe(config)
     _check_deployment(config, model)
     limits = SamplingLimits.from_environment(
         os.environ,
@@ -145,6 +134,32 @@ async def load_files(config: ServeConfig) -> LoadedModel:
         _LOGGER.warning("chats will fail: %s", renderer.problem)
     tokenizer = await load_tokenizer(model)
     return LoadedModel(model=model, tokenizer=tokenizer, renderer=renderer, limits=limits)
+
+
+async def steps_together(config: ServeConfig) -> bool:
+    """Tell whether the engines cannot do without each other: several of a mixture of experts.
+
+    Raises:
+        ConfigurationError: The model's files are missing or unusable.
+    """
+    if config.engine.data_parallel_size == 1:
+        return False  # whatever the model is
+    return (await _describe(config)).config.is_moe
+
+
+async def _describe(config: ServeConfig) -> ModelDescription:
+    wanted = config.model
+    files = await resolve_model(
+        wanted.model,
+        revision=wanted.revision,
+        tokenizer=wanted.tokenizer,
+        tokenizer_revision=wanted.tokenizer_revision,
+        hf_config_path=wanted.config_path,
+    )
+    return await trio.to_thread.run_sync(
+        lambda: load_model_description(files, hf_overrides=wanted.overrides),
+        abandon_on_cancel=True,
+    )
 
 
 def make_service(loaded: LoadedModel, config: ServeConfig, client: EngineClient) -> ModelService:

@@ -23,13 +23,15 @@ from vllmfront.environment import switch
 from vllmfront.errors import RestartLimitExceeded
 from vllmfront.lifecycles._api import FLUSH_BUDGET
 from vllmfront.lifecycles._config import ListenConfig, ServeConfig
-from vllmfront.lifecycles._custody import EngineCustody
+from vllmfront.lifecycles._custody import Custodies
 from vllmfront.lifecycles._engine import REAP_BUDGET, STOP_BUDGET
 from vllmfront.lifecycles._generation import Generation, UpgradeTrigger, open_upgrades
 from vllmfront.lifecycles._heritage import Heritage, adopt_listeners, open_heritage
+from vllmfront.lifecycles._model import steps_together
 from vllmfront.lifecycles._service import open_service
 from vllmfront.lifecycles._state_dir import engine_state_file
 from vllmfront.lifecycles._tree import Parts, plan_tree
+from vllmfront.lifecycles._units import plan_units
 from vllmfront.lifecycles.upgrade import PidFile
 from vllmfront.supervisor import Shutdown
 
@@ -65,6 +67,8 @@ async def serve(  # noqa: ASYNC128 (the child that listens calls it)
     config.check()
     pid_file = _pid_file(config.listen)
     engines = _client_config(config)
+    lockstep = await steps_together(config)
+    units = plan_units(config.engine, lockstep=lockstep) if config.engine.managed else ()
     shutdown = Shutdown(
         budget=config.server.shutdown_timeout, margin=FLUSH_BUDGET + STOP_BUDGET + REAP_BUDGET
     )
@@ -78,12 +82,11 @@ async def serve(  # noqa: ASYNC128 (the child that listens calls it)
         generation = Generation(
             client=client,
             listeners=listeners,
-            custody=EngineCustody(heritage.process),
+            custody=Custodies([unit.name for unit in units], heritage.processes),
             shutdown=shutdown,
             notifier=service.notifier,
             pid_file=pid_file,
             predecessor=heritage.predecessor,
-            managed=config.engine.managed,
             files=heritage.files,
         )
         async with open_upgrades(generation, trigger):
@@ -95,6 +98,7 @@ async def serve(  # noqa: ASYNC128 (the child that listens calls it)
                 shutdown=shutdown,
                 service=service,
                 generation=generation,
+                units=units,
                 preloaded=heritage.model,
                 on_loaded=on_loaded,
             )

@@ -23,12 +23,13 @@ from vllmfront.environment import positive_number
 from vllmfront.lifecycles._api import FLUSH_BUDGET, ApiServer
 from vllmfront.lifecycles._config import ServeConfig
 from vllmfront.lifecycles._engine import ManagedEngine
-from vllmfront.lifecycles._engine_tree import supervised_engine
+from vllmfront.lifecycles._engine_tree import supervised_engines
 from vllmfront.lifecycles._facts import Facts
 from vllmfront.lifecycles._generation import Generation, PredecessorHold
 from vllmfront.lifecycles._model import DrainingSlot, LoadedModel, ModelLoader
 from vllmfront.lifecycles._service import Service, ServiceReport
 from vllmfront.lifecycles._stats import DEFAULT_INTERVAL, StatsLog
+from vllmfront.lifecycles._units import EngineUnit
 from vllmfront.supervisor import (
     ChildSpec,
     Restart,
@@ -49,6 +50,9 @@ class Parts:
     shutdown: Shutdown
     service: Service
     generation: Generation
+    units: Sequence[EngineUnit]
+    """The processes that run engines here."""
+
     preloaded: LoadedModel | None
     """The model's files, where they were read before a process was replaced."""
 
@@ -78,17 +82,19 @@ def plan_tree(parts: Parts) -> Supervisor:
 
 def _engine(parts: Parts) -> Sequence[ChildSpec]:
     config = parts.config
-    if not config.engine.managed:
-        return ()
-    engine = ManagedEngine(
-        model=config.model.model,
-        config=config.engine,
-        client=parts.client,
-        shutdown=parts.shutdown,
-        custody=parts.generation.custody,
-        socket_files=parts.generation.socket_files,
-    )
-    return [supervised_engine(engine, config.engine.restart, parts.client, parts.shutdown)]
+    engines = [
+        ManagedEngine(
+            model=config.model.model,
+            config=config.engine,
+            unit=unit,
+            client=parts.client,
+            shutdown=parts.shutdown,
+            custody=parts.generation.custody[unit.name],
+            socket_files=parts.generation.socket_files,
+        )
+        for unit in parts.units
+    ]
+    return [supervised_engines(engines, config.engine.restart, parts.shutdown)] if engines else ()
 
 
 def _predecessor_hold(parts: Parts) -> Sequence[ChildSpec]:

@@ -22,11 +22,14 @@ while [ $# -gt 0 ]; do
     case "$1" in
         --data-parallel-address) host="$2" ;;
         --data-parallel-rpc-port) port="$2" ;;
-        --data-parallel-size) ranks="$2" ;;
+        --data-parallel-size) size="$2" ;;
+        --data-parallel-size-local) ranks="$2" ;;
+        --data-parallel-start-rank) start="$2" ;;
     esac
     shift
 done
-exec "{program}" --handshake "tcp://$host:$port" --ranks "$ranks"
+exec "{program}" --handshake "tcp://$host:$port" --ranks "${{ranks:-$size}}" \\
+    ${{start:+--start-rank "$start"}}
 """
 
 
@@ -106,7 +109,8 @@ def write_python(folder: Path, program: FlakyProgram) -> Path:
     """Write what can stand for ``--python`` of ``vllmfront serve``: no vLLM, but *program*.
 
     When it is asked to run an engine, *program* gets ``--handshake ADDRESS --ranks N`` after its
-    own words, as ``vllmfront simulate`` takes them.
+    own words, and ``--start-rank N`` where it runs some of the engines, as ``vllmfront simulate``
+    takes them.
     """
     path = folder / "python"
     path.write_text(_PYTHON.format(program=program.path))

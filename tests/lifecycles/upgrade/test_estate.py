@@ -27,7 +27,12 @@ ESTATE = Estate(
             coordinated=True,
         ),
     ),
-    process=ProcessHandle(pid=12, reaper=13, control=14, reports=15, unread='{"st', token="t"),
+    processes={
+        "rank-0": ProcessHandle(
+            pid=12, reaper=13, control=14, reports=15, unread='{"st', token="t"
+        ),
+        "rank-1": ProcessHandle(pid=16, reaper=17, control=18, reports=19, token="u"),
+    },
 )
 
 
@@ -43,25 +48,32 @@ def test_everything_arrives_under_new_descriptors() -> None:
     assert [each.descriptor for each in found.listeners] == [103, 104]
     assert [each.unlink for each in found.listeners] == [None, ("/s", 5, 6)]
     assert list(found.engines.descriptors) == [107, 108, 109, 110, 111]
-    assert ESTATE.process is not None
-    assert found.process == attrs.evolve(ESTATE.process, control=114, reports=115)
+    assert list(found.processes.items()) == [
+        ("rank-0", attrs.evolve(ESTATE.processes["rank-0"], control=114, reports=115)),
+        ("rank-1", attrs.evolve(ESTATE.processes["rank-1"], control=118, reports=119)),
+    ]
 
 
 def test_there_may_be_no_process_of_ours() -> None:
-    found = decode_estate(over_the_line(attrs.evolve(ESTATE, process=None)))
+    found = decode_estate(over_the_line(attrs.evolve(ESTATE, processes={})))
 
-    assert found.process is None
+    assert found.processes == {}
     assert list(found.engines.descriptors) == [107, 108, 109, 110, 111]
 
 
 def test_another_form_is_refused_in_words_for_an_operator() -> None:
-    with pytest.raises(ChannelBroken, match="in form 2, this one takes them in form 1: restart"):
-        decode_estate(over_the_line(ESTATE, version=2))
+    with pytest.raises(ChannelBroken, match="in form 1, this one takes them in form 2: restart"):
+        decode_estate(over_the_line(ESTATE, version=1))
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"listeners": None}, {"registrations": {"a": "b"}}, {"lost": 1}, {"process": {"pid": 1}}],
+    [
+        {"listeners": None},
+        {"registrations": {"a": "b"}},
+        {"lost": 1},
+        {"processes": {"rank-0": {"pid": 1}}},
+    ],
 )
 def test_what_makes_no_sense_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ChannelBroken, match="makes no sense"):

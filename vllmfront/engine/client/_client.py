@@ -18,10 +18,11 @@ from vllmfront.engine.client._membership import Membership, RankSetup
 from vllmfront.engine.client._overview import take_levels, take_snapshot
 from vllmfront.engine.client._pauses import Pauses
 from vllmfront.engine.client._prepare import Preparation
+from vllmfront.engine.client._pulse import Pulse
 from vllmfront.engine.client._rank import EngineRank
 from vllmfront.engine.client._reader import OutputReader, PushObserver
 from vllmfront.engine.client._request_checks import RequestChecks
-from vllmfront.engine.client._state import EngineState
+from vllmfront.engine.client._state import EngineState, RankState
 from vllmfront.engine.client._stream import RequestStream
 from vllmfront.engine.client._succession import Succession
 from vllmfront.engine.client._utility import DEFAULT_CALL_SECONDS, Outcome, UtilityCalls
@@ -93,6 +94,8 @@ class EngineClient:
         self._reader = reader
         self._roster = roster
         self._following = following
+        self._changes = Pulse()
+        membership.on_change(self._changes.beat)
         metrics.watch(partial(take_levels, membership, books))
 
     def __repr__(self) -> str:
@@ -140,6 +143,15 @@ class EngineClient:
     async def wait_state(self, predicate: Callable[[EngineState], bool]) -> EngineState:
         """Return the first state that satisfies *predicate*; for observers of every change."""
         return await self._membership.state.wait(predicate)
+
+    async def wait_change(self) -> None:
+        """Return when the state of any engine has changed, as ``rank_state`` tells."""
+        await self._changes.wait()
+
+    def rank_state(self, rank: int) -> tuple[RankState, VllmFrontError | None]:
+        """Return how engine *rank* is, and why, where it does not serve and that is known."""
+        engine = self._membership.ranks[rank]
+        return engine.state, engine.error
 
     @property
     def info(self) -> EngineInfo:
@@ -324,6 +336,16 @@ class EngineClient:
                 self.pauses.end(force=True)
                 with trio.move_on_after(RESUME_BUDGET, shield=True):
                     await window.wait(lambda phase: phase is not PausePhase.RESUMING)
+
+    @property
+    def serving_ranks(self) -> list[int]:
+        """Engines that messages can be sent to."""
+        ranks = self._membership.ranks.values()
+        return [engine.rank for engine in ranks if engine.state.connected]
+
+    def on_loss(self, observer: Callable[[int], None]) -> None:
+        """Call *observer* with the rank of each engine that is lost."""
+        self._membership.on_loss(lambda engine: observer(engine.rank))
 
     def delay_engine(self, seconds: float, rank: int | None = None) -> None:
         """Take note that in so many seconds a process will be started for one *rank*, or for all.

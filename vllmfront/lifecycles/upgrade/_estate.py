@@ -15,7 +15,7 @@ from vllmfront.errors import ProtocolError
 from vllmfront.lifecycles.upgrade._channel import ChannelBroken, Message
 from vllmfront.supervisor import ProcessHandle
 
-VERSION = 1
+VERSION = 2
 """Of the form below; generations that differ in it cannot follow each other."""
 
 
@@ -35,20 +35,20 @@ class Estate:
 
     listeners: Sequence[HeldListener]
     engines: Inheritance
-    process: ProcessHandle | None = None
-    """Of the managed engine."""
+    processes: Mapping[str, ProcessHandle] = attrs.field(factory=dict)
+    """Those that run managed engines, by name."""
 
     @property
     def descriptors(self) -> list[int]:
         """All of them: HTTP's, the engines', the process's."""
         own = [each.descriptor for each in self.listeners]
-        pipes = [] if self.process is None else [self.process.control, self.process.reports]
+        pipes = [pipe for each in self.processes.values() for pipe in (each.control, each.reports)]
         return [*own, *self.engines.descriptors, *pipes]
 
 
 def encode_estate(estate: Estate) -> Mapping[str, Any]:
     """Return the fields of the message that carries *estate*, beside its descriptors."""
-    legacy, process = estate.engines.legacy, estate.process
+    legacy = estate.engines.legacy
     return {
         "version": VERSION,
         "listeners": [{"name": each.name, "unlink": each.unlink} for each in estate.listeners],
@@ -59,7 +59,7 @@ def encode_estate(estate: Estate) -> Mapping[str, Any]:
             for rank, registration in legacy.registrations.items()
         },
         "lost": {str(rank): reason for rank, reason in legacy.lost.items()},
-        "process": None if process is None else attrs.asdict(process),
+        "processes": {name: attrs.asdict(each) for name, each in estate.processes.items()},
     }
 
 
@@ -86,10 +86,10 @@ def decode_estate(message: Message) -> Estate:
 def _decode(fields: Mapping[str, Any], descriptors: Sequence[int]) -> Estate:
     count = len(fields["listeners"])
     own, others = descriptors[:count], list(descriptors[count:])
-    process = None
-    if fields["process"] is not None:
-        pipes = dict(zip(("control", "reports"), others[-2:], strict=True))
-        process = ProcessHandle(**{**fields["process"], **pipes})
+    processes = {}
+    for name, each in reversed(fields["processes"].items()):
+        control, reports = others[-2:]
+        processes[name] = ProcessHandle(**{**each, "control": control, "reports": reports})
         others = others[:-2]
     legacy = EngineLegacy(
         slot=fields["slot"],
@@ -110,5 +110,5 @@ def _decode(fields: Mapping[str, Any], descriptors: Sequence[int]) -> Estate:
             for fd, each in zip(own, fields["listeners"], strict=True)
         ],
         engines=Inheritance(descriptors=others, legacy=legacy),
-        process=process,
+        processes=dict(reversed(processes.items())),
     )
