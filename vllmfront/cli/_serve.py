@@ -87,6 +87,7 @@ def build_config(model: str, given: Given, engine_words: Sequence[str]) -> Serve
             tls=TlsConfig(**sections.get("server.tls", {})),
             **sections.get("server", {}),
         ),
+        **sections.get("", {}),
     )
 
 
