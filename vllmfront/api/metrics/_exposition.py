@@ -49,11 +49,22 @@ def expose(
         accept: The scraper's ``Accept``; the classic text format (0.0.4) is served unless it
             asks for OpenMetrics.
     """
-    registry = CollectorRegistry(auto_describe=False)
+    return render(collect(snapshot, http, model_name=model_name), accept=accept)
+
+
+def collect(
+    snapshot: MetricsSnapshot | None, http: HttpMetrics, *, model_name: str
+) -> list[Metric]:
+    """Return everything that this process has counted so far; the arguments are ``expose``'s."""
     inference = inference_families(
         http.inference, own_prefix=OWN_PREFIX, reference_prefix=PREFIX, model_name=model_name
     )
-    families = [*_engine_families(snapshot, model_name), *inference, *_http_families(http)]
+    return [*_engine_families(snapshot, model_name), *inference, *_http_families(http)]
+
+
+def render(families: Iterable[Metric], *, accept: str) -> Exposition:
+    """Write *families* in the format that the scraper asks for by *accept*."""
+    registry = CollectorRegistry(auto_describe=False)
     registry.register(_Families(families))
     encode, content_type = choose_encoder(accept)
     return Exposition(content_type, encode(registry))
