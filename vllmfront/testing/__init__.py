@@ -21,6 +21,12 @@ from vllmfront.testing._processes import (
     write_program,
     write_python,
 )
+from vllmfront.testing._supervisor import (
+    SupervisorPlan,
+    SupervisorStandIn,
+    open_supervisor,
+    supervised_args,
+)
 
 __all__ = [
     "AT_START",
@@ -44,13 +50,17 @@ __all__ = [
     "Odds",
     "ProcessFault",
     "ProcessFaultKind",
+    "SupervisorPlan",
+    "SupervisorStandIn",
     "exchange",
     "faulty_rims",
     "journal_line",
     "kill",
     "load_plan",
+    "open_supervisor",
     "read_journal",
     "stopped",
+    "supervised_args",
     "write_program",
     "write_python",
 ]

@@ -26,7 +26,7 @@ from vllmfront.lifecycles._api import FLUSH_BUDGET
 from vllmfront.lifecycles._service import open_service
 from vllmfront.lifecycles.worker._config import Bootstrap, WorkerConfig
 from vllmfront.lifecycles.worker._descriptors import check_descriptors, open_client_listener
-from vllmfront.lifecycles.worker._engines import EngineWatch
+from vllmfront.lifecycles.worker._engines import LOSS_GRACE, EngineWatch
 from vllmfront.lifecycles.worker._tree import Parts, plan_tree
 from vllmfront.supervisor import Parent, Shutdown
 
@@ -53,11 +53,12 @@ async def serve_worker(  # noqa: ASYNC128 (the child that listens calls it)
     on_loaded: Callable[[], None] = lambda: None,
     reload_log_level: Callable[[], str] = lambda: "the log level stays",
     environ: Mapping[str, str] = os.environ,
+    loss_grace: float = LOSS_GRACE,
     task_status: trio.TaskStatus[Listener] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until a signal asks for the end; ``started()`` once HTTP answers.
 
-    The inherited descriptors are ours from now on.
+    The inherited descriptors are ours from now on, whatever becomes of us.
 
     Args:
         config: What to serve, how, and on which descriptors.
@@ -65,6 +66,7 @@ async def serve_worker(  # noqa: ASYNC128 (the child that listens calls it)
         on_loaded: Called once, when the model's files have been read.
         reload_log_level: Called at SIGHUP; returns what it did, for the log.
         environ: Where switches are looked up.
+        loss_grace: Seconds that we go on after the engines are lost, to say so.
         task_status: Of a nursery's ``start``.
 
     Raises:
@@ -82,7 +84,7 @@ async def serve_worker(  # noqa: ASYNC128 (the child that listens calls it)
         _watch(parent, shutdown) as watch,
         open_engine_client(client_config(config, environ)) as client,
     ):
-        engines = EngineWatch(client=client, shutdown=shutdown)
+        engines = EngineWatch(client=client, shutdown=shutdown, grace=loss_grace)
         with open_client_listener(bootstrap.listen_fd) as listener:
             _announce(bootstrap, listener, parent)
             parts = Parts(
