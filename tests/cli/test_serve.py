@@ -9,7 +9,13 @@ from vllmfront.cli import _unserved_flags as unserved
 from vllmfront.cli import _values as values
 from vllmfront.cli._parse import build_parser, parse
 from vllmfront.cli._serve import build_config, shared_words, split_words
-from vllmfront.lifecycles import RequestsConfig, RestartConfig, RestartIntensity, ServeConfig
+from vllmfront.lifecycles import (
+    AdapterConfig,
+    RequestsConfig,
+    RestartConfig,
+    RestartIntensity,
+    ServeConfig,
+)
 
 
 def config(*words: str, environment: Mapping[str, str] | None = None) -> ServeConfig:
@@ -235,7 +241,9 @@ def test_unknown_options_go_to_the_engine() -> None:
         (["m", "--engine-restart-intensity", "x/600"], "not a whole number"),
         (["m", "--engine-restart-intensity", "3/0"], "must be a positive number of seconds"),
         (["m", "--engine-restart-backoff", "0"], "must be a positive number of seconds"),
-        (["m", "--lora-modules", "a=b"], "LoRA adapters is not part of this build yet"),
+        (["m", "--lora-modules", "a"], "expected name=path, or a JSON object"),
+        (["m", "--lora-modules", "=b"], "name: expected a string that is not empty"),
+        (["m", "--lora-modules", '{"name": "a"}'], "path: expected a string that is not empty"),
         (["m", "--grpc-port", "1"], "gRPC is not part of this build yet"),
         (["m", "--enable-tokenizer-info-endpoint"], "/tokenizer_info is not part of this build"),
     ],
@@ -309,6 +317,20 @@ def test_what_becomes_of_requests_is_policy() -> None:
         continuation=False,
         recovery_wait=0,
         retries=0,
+    )
+
+
+def test_adapters_are_told_by_name_and_path_or_in_json() -> None:
+    made = config(
+        "--lora-modules",
+        "sql=/adapters/sql=1",
+        '{"name": "chat", "path": "org/chat", "base_model_name": "m", "is_3d_lora_weight": true}',
+    )
+
+    assert config().model.adapters == ()
+    assert made.model.adapters == (
+        AdapterConfig(name="sql", path="/adapters/sql=1"),
+        AdapterConfig(name="chat", path="org/chat", base_model_name="m", is_3d_lora_weight=True),
     )
 
 

@@ -75,6 +75,11 @@ MODEL_KEYS: Mapping[str, Key] = {
     ),
     "tokenizer_mode": Key(read=types.word(values.one_of("auto", "hf"))),
     "language_model_only": Key(read=types.flag),
+    "lora_modules": Key(
+        target="model.adapters",
+        read=lambda value: tuple(map(values.checked_adapter, types.objects(value))),
+        convert=lambda given: values.adapters(given) or None,
+    ),
     "limit_mm_per_prompt": Key(read=lambda value: values.checked_item_limits(types.mapping(value))),
     "chat_template": Key(target="chat.template", read=_PATH, convert=_not_empty),
     "chat_template_content_format": Key(
@@ -147,7 +152,6 @@ SERVER_KEYS: Mapping[str, Key] = {
 USED: Mapping[str, Key] = {**MODEL_KEYS, **SERVER_KEYS}
 
 PENDING: Mapping[str, Key] = {
-    "lora_modules": Key(read=types.objects),
     "profiler_config": Key(
         read=types.optional(types.mapping),
         # It is there whatever was asked for; a profiler's name asks for one.

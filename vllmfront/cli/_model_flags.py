@@ -83,6 +83,16 @@ MODEL = Group(
             help="hide tools from the template when tool_choice is none",
         ),
         Flag(
+            name="--lora-modules",
+            target="model.adapters",
+            arity=Arity.MANY,
+            parse=values.adapter,
+            convert=values.adapters,
+            metavar="MODULE",
+            help="LoRA adapters to load before serving: name=path, or a JSON object with name, "
+            "path and base_model_name; the engine needs --enable-lora",
+        ),
+        Flag(
             name="--language-model-only",
             arity=Arity.SWITCH,
             help="tell the engine that there is no multimodal input",

@@ -23,7 +23,6 @@ PROBES = (
 
 UNSERVED: Mapping[str, str] = {
     "--grpc-port": "gRPC",
-    "--lora-modules": "LoRA adapters",
     "--profiler-config": "the profiling routes",
     "--enable-scale-out": "token-in token-out generation",
     "--enable-tokenizer-info-endpoint": "the route /tokenizer_info",

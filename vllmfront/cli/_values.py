@@ -138,6 +138,41 @@ def checked_item_limits(limits: Mapping[str, Any]) -> Mapping[str, Any]:
     return limits
 
 
+def adapter(text: str) -> Mapping[str, Any]:
+    """Read ``name=path``, or a JSON object with ``name``, ``path`` and what else is known of it."""
+    if text.lstrip().startswith("{"):
+        return checked_adapter(json_object(text))
+    name, equals, path = text.partition("=")
+    if not equals:
+        raise ValueError("expected name=path, or a JSON object")
+    return checked_adapter({"name": name, "path": path})
+
+
+def checked_adapter(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Check what is said about an adapter, as ``adapter`` does; unknown members are left out."""
+    for name in ("name", "path"):
+        if not isinstance(fields.get(name), str) or not fields[name]:
+            raise ValueError(f"{name}: expected a string that is not empty")
+    base, is_3d = fields.get("base_model_name"), fields.get("is_3d_lora_weight", False)
+    if base is not None and not isinstance(base, str):
+        raise ValueError("base_model_name: expected a string")
+    if not isinstance(is_3d, bool):
+        raise ValueError("is_3d_lora_weight: expected true or false")  # noqa: TRY004 - a bad value
+    return {
+        "name": fields["name"],
+        "path": fields["path"],
+        "base_model_name": base,
+        "is_3d_lora_weight": is_3d,
+    }
+
+
+def adapters(given: Sequence[Mapping[str, Any]]) -> Sequence[Any]:
+    """Make adapters of what was said about them; each name counts once."""
+    from vllmfront.lifecycles import AdapterConfig  # late, as above
+
+    return tuple(AdapterConfig(**fields) for fields in given)
+
+
 def structured_outputs(text: str) -> Mapping[str, Any]:
     """Read the engine's structured-outputs settings, of which ``backend`` is ours as well."""
     return checked_structured_outputs(json_object(text))

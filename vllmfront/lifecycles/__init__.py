@@ -1,6 +1,7 @@
 """The supervision tree of each deployment."""
 
 from vllmfront.lifecycles._config import (
+    AdapterConfig,
     ChatConfig,
     CorsConfig,
     DecodingConfig,
@@ -15,6 +16,7 @@ from vllmfront.lifecycles._engine_config import EngineConfig, RestartConfig, Res
 from vllmfront.lifecycles._run import run_serve
 
 __all__ = [
+    "AdapterConfig",
     "ChatConfig",
     "CorsConfig",
     "DecodingConfig",

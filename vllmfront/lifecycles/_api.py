@@ -18,6 +18,7 @@ from vllmfront.api.http import (
     duplicate_listeners,
     serve_http,
 )
+from vllmfront.api.lora import LoraRoutes
 from vllmfront.api.metrics import HttpMetrics
 from vllmfront.api.openai import GateLimits, OpenAiRoutes
 from vllmfront.api.routes import open_operator_router
@@ -25,7 +26,7 @@ from vllmfront.engine import EngineClient, TerminalCause
 from vllmfront.environment import whole_number
 from vllmfront.lifecycles._config import ServeConfig, ServerConfig
 from vllmfront.lifecycles._facts import Facts
-from vllmfront.lifecycles._model import DrainingSlot
+from vllmfront.lifecycles._model import DrainingSlot, served_names
 from vllmfront.lifecycles._one_error import one_error
 from vllmfront.supervisor import Reloads, Shutdown, SupervisorSnapshot, wait_any
 
@@ -107,7 +108,8 @@ class ApiServer:
             keep_alive_interval=server.sse_keep_alive_interval,
         )
         async with open_operator_router(facts, metrics, os.environ) as router:
-            for method, path, handler in routes:
+            adapters = LoraRoutes(self.client.adapters, served_names(self.config), os.environ)
+            for method, path, handler in (*routes, *adapters):
                 router.add(method, path, handler)
             yield (
                 Edge(

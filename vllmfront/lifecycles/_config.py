@@ -29,6 +29,20 @@ class ListenConfig:
 
 
 @attrs.frozen(kw_only=True)
+class AdapterConfig:
+    """A LoRA adapter that is loaded before the server serves."""
+
+    name: str
+    path: str
+    """A folder that the engine finds, or a hub id."""
+
+    base_model_name: str | None = None
+    """Which of the model's names it is shown under; None, or another: the first."""
+
+    is_3d_lora_weight: bool = False
+
+
+@attrs.frozen(kw_only=True)
 class ModelConfig:
     """Which model files to load, and how to read them."""
 
@@ -43,6 +57,9 @@ class ModelConfig:
     config_path: str | None = None
     overrides: Mapping[str, Any] = attrs.field(factory=dict)
     """A merge patch (RFC 7396) on config.json."""
+
+    adapters: Sequence[AdapterConfig] = ()
+    """LoRA adapters, which requests name in place of the model."""
 
     generation_config: str = "auto"
     """``auto``: the model's sampling defaults; ``vllm``: neutral ones."""

@@ -6,7 +6,7 @@ import attrs
 import trio
 
 from vllmfront.api.routes import HealthReport, SupervisionReport
-from vllmfront.engine import ClientSnapshot, EngineClient, MetricsSnapshot
+from vllmfront.engine import ClientSnapshot, EngineClient, LoraRequest, MetricsSnapshot
 from vllmfront.lifecycles._config import ServeConfig
 from vllmfront.lifecycles._health import Draining, assess
 from vllmfront.lifecycles._model import DrainingSlot, served_names
@@ -57,6 +57,10 @@ class Facts:
     @property
     def served_model_names(self) -> Sequence[str]:
         return served_names(self.config)
+
+    @property
+    def adapters(self) -> Sequence[LoraRequest]:
+        return self.client.adapters.served
 
     @property
     def model_root(self) -> str:

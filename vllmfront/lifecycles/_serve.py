@@ -21,6 +21,7 @@ from vllmfront.api.http import Listener, open_listeners
 from vllmfront.engine import EngineClient, EngineClientConfig, open_engine_client
 from vllmfront.environment import switch
 from vllmfront.errors import RestartLimitExceeded
+from vllmfront.lifecycles._adapters import adapters_of
 from vllmfront.lifecycles._api import FLUSH_BUDGET
 from vllmfront.lifecycles._config import ListenConfig, ServeConfig
 from vllmfront.lifecycles._custody import Custodies
@@ -66,8 +67,8 @@ async def serve(  # noqa: ASYNC128 (the child that listens calls it)
     """
     config.check()
     pid_file = _pid_file(config.listen)
-    engines = _client_config(config)
     lockstep = await steps_together(config)
+    engines = _client_config(config, lockstep=lockstep)
     units = plan_units(config.engine, lockstep=lockstep) if config.engine.managed else ()
     shutdown = Shutdown(
         budget=config.server.shutdown_timeout, margin=FLUSH_BUDGET + STOP_BUDGET + REAP_BUDGET
@@ -156,19 +157,18 @@ def _listen_config(listen: ListenConfig) -> HttpListenConfig:
     return HttpListenConfig(host=listen.host, port=listen.port, uds=listen.uds, fds=listen.fds)
 
 
-def _client_config(config: ServeConfig) -> EngineClientConfig:
+def _client_config(config: ServeConfig, *, lockstep: bool) -> EngineClientConfig:
     engine = config.engine
-    all_ours = engine.managed and engine.data_parallel_size_local in {
-        None,
-        engine.data_parallel_size,
-    }
+    all_ours = len(engine.local_ranks) == engine.data_parallel_size
     return EngineClientConfig(
         engine_count=engine.data_parallel_size,
         handshake_host=engine.host,
-        handshake_port=engine.handshake_port or 0,
+        handshake_port=engine.meeting_port,
+        coordinated=lockstep,
         state_file=engine_state_file(engine),
         all_local=all_ours,
         watch_loading=not all_ours,
+        adapters=adapters_of(config),
         ready_timeout=engine.ready_timeout,
         stall_timeout=engine.stall_timeout,
         stall_restart=engine.stall_restart,

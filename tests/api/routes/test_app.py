@@ -1,3 +1,5 @@
+import json
+
 import attrs
 
 from tests.api.routes.test_supervision import ENGINES, tree
@@ -9,6 +11,7 @@ from vllmfront.api.routes import (
     SupervisionReport,
     build_operator_app,
 )
+from vllmfront.engine import LoraRequest
 from vllmfront.engine.metrics import EngineMetrics, MetricsSnapshot
 
 READY = HealthReport(state=ServingState.READY, reason="because", since=0.0)
@@ -18,6 +21,7 @@ READY = HealthReport(state=ServingState.READY, reason="because", since=0.0)
 class Facts:
     report: HealthReport = READY
     served_model_names: tuple[str, ...] = ("first", "second")
+    adapters: tuple[LoraRequest, ...] = ()
     model_root: str = "some/model"
     max_model_len: int | None = 1024
     engine_version: str | None = "0.33.0"
@@ -47,6 +51,22 @@ async def test_each_served_name_is_a_model() -> None:
     for part in (b'"id":"first"', b'"id":"second"', b'"owned_by":"vllmfront"'):
         assert part in body
     assert b'"root":"some/model","parent":null,"max_model_len":1024' in body
+
+
+async def test_adapters_follow_with_their_parents() -> None:
+    adapters = (
+        LoraRequest(name="sql", int_id=1, path="/adapters/sql"),
+        LoraRequest(name="chat", int_id=2, path="org/chat", base_model_name="second"),
+    )
+
+    _, body, _ = await ask("GET", "/v1/models", Facts(adapters=adapters))
+
+    told = json.loads(body)["data"]
+    assert [one["id"] for one in told] == ["first", "second", "sql", "chat"]
+    assert [(one["root"], one["parent"], one["max_model_len"]) for one in told[2:]] == [
+        ("/adapters/sql", "first", None),
+        ("org/chat", "second", None),
+    ]
 
 
 async def test_both_versions_are_told() -> None:

@@ -10,18 +10,12 @@ def test_gated_routes_do_not_exist_behind_a_closed_gate() -> None:
 
     assert "/v1/responses" in known
     assert "/pause" not in known
-    assert "/v1/load_lora_adapter" not in known
 
 
 def test_the_development_gate_opens_for_any_nonzero_number() -> None:
     assert "/pause" in paths({"VLLM_SERVER_DEV_MODE": "1"})
     assert "/pause" not in paths({"VLLM_SERVER_DEV_MODE": "0"})
     assert "/pause" not in paths({"VLLM_SERVER_DEV_MODE": "yes"})
-
-
-def test_the_adapter_gate_opens_for_one_and_true() -> None:
-    assert "/v1/load_lora_adapter" in paths({"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"})
-    assert "/v1/load_lora_adapter" not in paths({"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "0"})
 
 
 def test_no_route_is_listed_twice() -> None:

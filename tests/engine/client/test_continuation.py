@@ -11,7 +11,6 @@ from vllmfront.engine import (
     EngineOutput,
     EngineRequest,
     FinishReason,
-    LoraRequest,
     PrefillStats,
     RepetitionDetection,
     SamplingParams,
@@ -74,7 +73,6 @@ def test_pooling_has_nothing_to_go_on_with() -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"lora": LoraRequest(name="a", int_id=1, path="/a")},
         {"prompt_embeds": object()},
         {"mm_features": [object()]},
         {"kv_hints": {}},

@@ -2,6 +2,7 @@
 
 import attrs
 import trio
+import trio.testing
 
 from tests.engine._helpers import (
     CONFIG,
@@ -111,6 +112,7 @@ async def test_an_engine_lost_while_it_is_told_is_told_anew() -> None:
             await second.join()
             await second.receive_utility()
         await wait_lost(client)
+        await trio.testing.wait_all_tasks_blocked()
         assert client.snapshot().pending_calls == 0
 
         with engine_for(client) as third:

@@ -80,7 +80,7 @@ def nested(depth: int) -> Any:
         ({"priority": 2**63}, "priority", "must be at most 9223372036854775807"),
         ({"priority": 1.0}, "priority", "must be an integer, got float"),
         ({"data_parallel_rank": 2}, "data_parallel_rank", "2 is out of range .0, 2.."),
-        ({"lora": LoraRequest(name="l", int_id=5, path="p")}, "lora", "'l' is not loaded"),
+        ({"lora": LoraRequest(name="l", int_id=5, path="p")}, "model", "`l` does not exist"),
         ({"lora": LoraRequest(name="l", int_id=0, path="p")}, "lora id", "at least 1, got 0"),
         ({"lora": LoraRequest(name="l", int_id=4, path="")}, "lora path", "empty string"),
         ({"trace_headers": {"a": 1}}, "trace_headers", "must be text, got int"),

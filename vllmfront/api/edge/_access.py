@@ -9,7 +9,7 @@ from vllmfront.api.http import HttpRequest
 OPEN_PATHS = frozenset({"/health", "/ping", "/live", "/ready", "/metrics", "/version"})
 """What load balancers and scrapers need, and no more."""
 
-ADMIN_PATHS = frozenset({"/supervisor"})
+ADMIN_PATHS = frozenset({"/supervisor", "/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
 """What shows the server's inside or changes its state: for operators, not for its users."""
 
 

@@ -14,7 +14,7 @@ from vllmfront.api.openai._pipelines import Pipelines
 from vllmfront.api.openai._sampling import PreparedSampling
 from vllmfront.api.openai._service import ModelService
 from vllmfront.api.openai._usage import Usage
-from vllmfront.engine import EngineRequest, SamplingParams
+from vllmfront.engine import EngineRequest, LoraRequest, SamplingParams
 from vllmfront.text import (
     LogprobDecoder,
     SamplingRequest,
@@ -72,6 +72,7 @@ class Admission(Struct, kw_only=True, frozen=True):
     body: GenerationFields
     marks: RequestMarks
     prepared: PreparedSampling
+    lora: LoraRequest | None
     object: bytes
     """Of the answer: ``chat.completion`` or ``text_completion``; chunks add to it."""
 
@@ -115,6 +116,7 @@ class Admission(Struct, kw_only=True, frozen=True):
             prompt_token_ids=token_ids,
             sampling=params,
             arrival_time=self.marks.arrival,
+            lora=self.lora,
             cache_salt=body.cache_salt,
             data_parallel_rank=self.marks.data_parallel_rank,
             priority=body.priority or 0,
@@ -166,9 +168,8 @@ class Admission(Struct, kw_only=True, frozen=True):
         )
 
     def head(self, *, chunk: bytes = b"") -> AnswerHead:
-        return AnswerHead(
-            self.marks.id, self.marks.created, self.service.model, self.object + chunk
-        )
+        model = self.service.model if self.lora is None else self.lora.name
+        return AnswerHead(self.marks.id, self.marks.created, model, self.object + chunk)
 
     @property
     def pipelines(self) -> Pipelines:

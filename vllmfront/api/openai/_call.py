@@ -19,6 +19,12 @@ class Admitted(Struct, kw_only=True, frozen=True):
     requests: Sequence[EngineRequest]
     """One a prompt."""
 
+    @property
+    def model(self) -> str:
+        """What its answer names: the model, or its adapter."""
+        lora = self.requests[0].lora
+        return self.service.model if lora is None else lora.name
+
 
 class InferenceCall:
     """What is known of a request so far; its route fills it in, its edge keeps the books by it."""

@@ -135,6 +135,8 @@ class ChatCompletions:
             body=body,
             marks=marks,
             prepared=prepared,
+            # Asked anew each time: what was said of its sampling holds for longer than a name.
+            lora=service.find_adapter(body.model),
             object=b"chat.completion",
         )
 

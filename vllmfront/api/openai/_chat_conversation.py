@@ -68,7 +68,7 @@ def _check_order(
         check_schema(prepared.request, limits, complaints)
     if body.stream_options is not None and not body.stream:
         raise RequestRejected("__all__: stream_options can only be used when stream is true")
-    service.check_model(body.model)
+    service.find_adapter(body.model)
     check_chat(body)
     if refusal is None and not prepared.checked:
         check_request(prepared.request, limits)

@@ -64,7 +64,7 @@ class Completions:
         complaints = complaints_about(body)
         if complaints or not prepared.checked:
             check_schema(prepared.request, options.limits, complaints)
-        service.check_model(body.model)
+        lora = service.find_adapter(body.model)
         check_completion(body)
         if not prepared.checked:
             check_request(prepared.request, options.limits)
@@ -90,6 +90,7 @@ class Completions:
             body=body,
             marks=marks,
             prepared=prepared,
+            lora=lora,
             object=b"text_completion",
         )
         encoding = _engine_requests(admission, prompts)

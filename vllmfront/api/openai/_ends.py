@@ -111,7 +111,7 @@ def _log(call: InferenceCall, cause: TerminalCause, error: VllmFrontError | None
         "Request ended: cause=%s model=%s prompt_tokens=%d output_tokens=%d request_id=%s"
         " engine_request_ids=%s%s",
         cause.value,
-        "-" if admitted is None else admitted.service.model,
+        "-" if admitted is None else admitted.model,
         0 if admitted is None else sum(len(each.prompt_token_ids) for each in admitted.requests),
         0 if stream is None else stream.num_generated_tokens,
         "-" if admitted is None else admitted.marks.id,

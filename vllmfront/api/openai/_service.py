@@ -11,6 +11,7 @@ from vllmfront.chat import ChatRenderer
 from vllmfront.engine import (
     EngineRequest,
     EngineState,
+    LoraRequest,
     OutputSink,
     RequestStream,
 )
@@ -31,8 +32,19 @@ class WaitingStream(Protocol):
         """What to call now and then."""
 
 
+class NamedAdapters(Protocol):
+    """The part of ``Adapters`` that a request needs."""
+
+    def find(self, name: str) -> LoraRequest | None:
+        """Return the adapter of that name."""
+
+
 class Engine(Protocol):
     """The part of an ``EngineClient`` that routes use."""
+
+    @property
+    def adapters(self) -> NamedAdapters:
+        """What requests may name besides the model."""
 
     @property
     def state(self) -> EngineState:
@@ -122,14 +134,18 @@ class ModelService:
             )
         return length
 
-    def check_model(self, name: str | None) -> None:
-        """Refuse a model that is not served; no name means the primary one.
+    def find_adapter(self, name: str | None) -> LoraRequest | None:
+        """Return the adapter that *name* stands for; None where it, or no name, means the model.
 
         Raises:
-            ModelNotFound: It is not.
+            ModelNotFound: It stands for nothing that is served now.
         """
-        if name and name not in self.served_names:
+        if not name or name in self.served_names:
+            return None
+        lora = self.engine.adapters.find(name)
+        if lora is None:
             raise ModelNotFound(f"The model `{name}` does not exist.", param="model")
+        return lora
 
     def check_ready(self) -> None:
         """Refuse work that no engine could take now.

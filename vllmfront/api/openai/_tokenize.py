@@ -162,11 +162,10 @@ def _decode(form: Body[T], request: HttpRequest) -> T | None:
 
 
 def _check_model(service: ModelService, name: str | None) -> None:
-    """Refuse a model that is not served; unlike elsewhere, an empty name is one.
+    """Refuse all but the model; unlike elsewhere, an empty name is one, and an adapter is none.
 
     Raises:
-        ModelNotFound: It is not.
+        ModelNotFound: It is another.
     """
-    if name == "":
-        raise ModelNotFound("The model `` does not exist.", param="model")
-    service.check_model(name)
+    if name is not None and name not in service.served_names:
+        raise ModelNotFound(f"The model `{name}` does not exist.", param="model")

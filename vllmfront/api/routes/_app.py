@@ -15,6 +15,7 @@ from vllmfront.api._errors import answer_to
 from vllmfront.api.metrics import HttpMetrics, expose
 from vllmfront.api.routes._facts import ServerFacts
 from vllmfront.api.routes._not_served import NotServed, not_served_routes
+from vllmfront.engine import LoraRequest
 from vllmfront.errors import FeatureNotServed
 
 _encode = msgspec.json.Encoder().encode
@@ -52,7 +53,8 @@ def _add_information(app: QuartTrio, facts: ServerFacts, http_metrics: HttpMetri
     async def models() -> Response:
         now = int(time.time())
         served = [_model(facts, name, now) for name in facts.served_model_names]
-        return _json({"object": "list", "data": served})
+        adapters = [_adapter(facts, lora, now) for lora in facts.adapters]
+        return _json({"object": "list", "data": served + adapters})
 
     @app.get("/metrics")
     async def metrics() -> Response:
@@ -74,6 +76,16 @@ def _model(facts: ServerFacts, name: str, now: int) -> dict[str, Any]:
         "root": facts.model_root,
         "parent": None,
         "max_model_len": facts.max_model_len,
+    }
+
+
+def _adapter(facts: ServerFacts, lora: LoraRequest, now: int) -> dict[str, Any]:
+    parent = lora.base_model_name or facts.served_model_names[0]
+    return {
+        **_model(facts, lora.name, now),
+        "root": lora.path,
+        "parent": parent,
+        "max_model_len": None,
     }
 
 

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from vllmfront.api.routes._health import HealthReport
 from vllmfront.api.routes._supervision import SupervisionReport
+from vllmfront.engine import LoraRequest
 from vllmfront.engine.metrics import MetricsSnapshot
 
 
@@ -20,6 +21,10 @@ class ServerFacts(Protocol):
     @property
     def served_model_names(self) -> Sequence[str]:
         """The primary name first."""
+
+    @property
+    def adapters(self) -> Sequence[LoraRequest]:
+        """What requests may name besides the model, in the order of loading."""
 
     @property
     def model_root(self) -> str:

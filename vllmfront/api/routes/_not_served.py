@@ -14,7 +14,6 @@ class Gate:
 
 ALWAYS = Gate("always")
 DEVELOPMENT = Gate("VLLM_SERVER_DEV_MODE")
-LORA = Gate("VLLM_ALLOW_RUNTIME_LORA_UPDATING")
 
 _RESPONSES = "the Responses API"
 _ANTHROPIC = "the Anthropic Messages API"
@@ -26,7 +25,6 @@ _WEIGHTS = "weight synchronisation"
 _PAUSE = "pausing and resuming the engine"
 _SLEEP = "engine sleep mode"
 _CACHES = "resetting caches"
-_LORA = "LoRA adapters"
 _ELASTIC = "elastic expert parallelism"
 _PROFILE = "profiling"
 
@@ -74,7 +72,6 @@ _FEATURES: Mapping[tuple[Gate, str], Sequence[str]] = {
     ),
     (ALWAYS, _ELASTIC): ("POST /scale_elastic_ep", "POST /is_scaling_elastic_ep"),
     (ALWAYS, _PROFILE): ("POST /start_profile", "POST /stop_profile"),
-    (LORA, _LORA): ("POST /v1/load_lora_adapter", "POST /v1/unload_lora_adapter"),
     (DEVELOPMENT, _CACHES): (
         "POST /reset_prefix_cache",
         "POST /reset_mm_cache",
@@ -122,8 +119,6 @@ def not_served_routes(environ: Mapping[str, str]) -> list[NotServed]:
     gates = {ALWAYS}
     if _is_nonzero(environ.get(DEVELOPMENT.name, "")):
         gates.add(DEVELOPMENT)
-    if environ.get(LORA.name, "").lower() in {"1", "true"}:
-        gates.add(LORA)
     return [
         NotServed(method, path, feature)
         for (gate, feature), routes in _FEATURES.items()

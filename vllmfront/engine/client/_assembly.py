@@ -5,6 +5,7 @@ from functools import partial
 
 import attrs
 
+from vllmfront.engine.client._adapters import Adapters
 from vllmfront.engine.client._attachment import Attachment
 from vllmfront.engine.client._books import Books
 from vllmfront.engine.client._client import EngineClient
@@ -73,6 +74,8 @@ def assemble(
         config.ranks, metrics, sockets.inputs, watches_loading=config.watch_loading
     )
     calls = UtilityCalls(membership, client_index=sockets.slot)
+    adapters = Adapters(membership, calls, load_seconds=config.adapter_seconds)
+    adapters.adopt(config.adapters if inheritance is None else ())
     checks = RequestChecks(config.limits, membership)
     books = Books(membership, metrics, WaitingRoom(config.recovery_wait))
     first_id = config.first_id if sockets.saved is None else first_id_after(sockets.saved.first_id)
@@ -113,6 +116,7 @@ def assemble(
         *_link_tasks(sockets, register, membership, reader),
         connections.serve,
         Setups(membership).serve,
+        adapters.serve,
         recovery.serve,
         pauses.serve,
         stalls.serve,
@@ -132,6 +136,7 @@ def assemble(
     else:
         tasks.append(_begin(config, roster, membership, succession, attachment))
     client = EngineClient(
+        adapters=adapters,
         books=books,
         calls=calls,
         checks=checks,

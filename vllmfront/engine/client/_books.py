@@ -51,6 +51,8 @@ class Books:
         assert child.stream is not None
         self._streams.add(child.stream)
         child.stream.child_began()
+        if child.request.lora is not None:
+            self._membership.adapters.begin(child.request.lora)
         if child.request.deadline is not None:
             self.deadlines.add(child, child.request.deadline)
 
@@ -253,6 +255,8 @@ class Books:
         assert child.live
         child.live = False
         child.pending = child.kept = None
+        if child.request.lora is not None:
+            self._membership.adapters.end(child.request.lora)
         if child.deadline_number:
             self.deadlines.forget(child)
         if child.parked:

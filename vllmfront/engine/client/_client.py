@@ -9,6 +9,7 @@ import trio
 
 from vllmfront.engine._output import OutputSink
 from vllmfront.engine._request import EngineRequest
+from vllmfront.engine.client._adapters import Adapters
 from vllmfront.engine.client._books import Books
 from vllmfront.engine.client._buffer import OutputBuffer
 from vllmfront.engine.client._dispatch import Dispatch
@@ -45,6 +46,7 @@ class EngineClient:
     def __init__(
         self,
         *,
+        adapters: Adapters,
         books: Books,
         calls: UtilityCalls,
         checks: RequestChecks,
@@ -61,6 +63,7 @@ class EngineClient:
         following: Following | None = None,
         worker_slots: WorkerSlots | None = None,
     ) -> None:
+        self.adapters = adapters
         self.metrics = metrics
         self.waves = waves
         """What has engines that step together begin together; nothing for others."""

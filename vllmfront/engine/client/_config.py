@@ -1,11 +1,12 @@
 """How a client finds its engines."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import attrs
 from attrs import validators
 
+from vllmfront.engine._request import LoraRequest
 from vllmfront.engine.guard import GuardLimits
 from vllmfront.engine.pause import LeaseAction
 
@@ -73,6 +74,12 @@ class EngineClientConfig:
     )
     """What is known of the engines' limits; ``EngineClient.set_limits`` tells more later, and
     the engines themselves tell their ``max_model_len``."""
+
+    adapters: Sequence[LoraRequest] = ()
+    """LoRA adapters that every engine loads before it serves; an id of 0 stands for a new one."""
+
+    adapter_seconds: float | None = None
+    """Within which an engine must have loaded an adapter; None: it takes its time."""
 
     randomize_ids: bool = True
     """Whether internal ids get a suffix. False where clients promise unique ids."""

@@ -20,8 +20,7 @@ _NO_SEED = -1
 def may_continue(request: EngineRequest) -> bool:
     """Tell whether *request* can go on elsewhere, as far as its sampling does not decide it."""
     return (
-        request.lora is None
-        and request.prompt_embeds is None
+        request.prompt_embeds is None
         and request.mm_features is None
         and request.kv_hints is None
         and not request.resumable

@@ -20,6 +20,7 @@ from vllmfront.engine.transport import PeerGone
 from vllmfront.engine.wire import encode_add
 from vllmfront.errors import (
     EngineUnavailable,
+    ModelNotFound,
     Reason,
     RequestRejected,
     RequestTimedOut,
@@ -76,6 +77,7 @@ class Dispatch:
 
         Raises:
             RequestRejected: A request pins an unknown rank, or its id is taken.
+            ModelNotFound: Its adapter was unloaded meanwhile.
             RequestTimedOut: Its deadline has passed.
             EngineUnavailable: No engine takes it, and none will in time.
         """
@@ -168,6 +170,8 @@ class Dispatch:
             raise _no_such_rank(pin, self._membership.ranks)
         if child.internal_id in self._books.children:
             raise _id_taken(request.request_id)
+        if request.lora is not None and request.lora.int_id not in self._membership.adapters.ids:
+            raise ModelNotFound(f"The model `{request.lora.name}` does not exist.", param="model")
         if request.deadline is not None and request.deadline <= trio.current_time():
             raise RequestTimedOut("The request's deadline had passed before it could be sent")
         rank = None

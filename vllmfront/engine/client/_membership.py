@@ -7,6 +7,7 @@ from typing import Protocol
 import trio
 
 from vllmfront.engine.client._absence import Loading, seconds_until_ready, unavailable
+from vllmfront.engine.client._adapter_table import AdapterTable
 from vllmfront.engine.client._info import EngineInfo
 from vllmfront.engine.client._rank import FIRST_WEIGHTS, EngineRank
 from vllmfront.engine.client._state import (
@@ -64,6 +65,9 @@ class Membership:
         self.setups: list[RankSetup] = []
         """What engines are told when they join."""
 
+        self.adapters = AdapterTable()
+        """What requests may be for besides the model."""
+
         self._metrics = metrics
         self._inputs = inputs
         self._watches_loading = watches_loading
@@ -76,6 +80,11 @@ class Membership:
         self._warned_versions = set[str]()
         self.ending = False
         """Whether somebody has asked the engines to end: their loss is no news then."""
+
+    @property
+    def has_served(self) -> bool:
+        """Whether the client was READY before."""
+        return self._has_served
 
     @property
     def given_up(self) -> VllmFrontError | None:

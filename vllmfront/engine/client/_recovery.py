@@ -199,8 +199,12 @@ class Recovery:
     def _renew(self, child: Child, rank: EngineRank) -> bool:
         """Make what *child*, which was sent before, asks of *rank*; False if that ends it."""
         goes_on = _answered(child)
+        lora = child.request.lora
         if goes_on:
             assert child.kept is not None
+            if lora is not None and not self._membership.adapters.holds(lora):
+                self._interrupt(child, f"its adapter {lora.name!r} is not what it was any more")
+                return False
             if child.weight_version != rank.weight_version:
                 self._interrupt(child, "the weights that began its answer are not loaded any more")
                 return False

@@ -31,6 +31,7 @@ class RequestChecks:
                 self._configured,
                 max_model_len=min((one for one in least if one is not None), default=None),
                 num_ranks=max(self._membership.ranks) + 1,
+                lora_ids=self._membership.adapters.ids,
             )
         return self._limits
 

@@ -20,6 +20,7 @@ from vllmfront.engine.guard._limits import GuardLimits
 from vllmfront.engine.guard._pooling import check_pooling
 from vllmfront.engine.guard._sampling import check_sampling
 from vllmfront.engine.wire import Tensor
+from vllmfront.errors import ModelNotFound
 
 # Seconds since the epoch, far beyond any clock.
 _LATEST_ARRIVAL = 1e15
@@ -39,6 +40,7 @@ def check_request(
 
     Raises:
         RequestRejected: ``param`` names the field.
+        ModelNotFound: Its adapter is not loaded.
     """
     check_text(request.request_id, "request_id", empty=False)
     length = _check_prompt(request, limits)
@@ -160,7 +162,7 @@ def _check_lora(value: Any, limits: GuardLimits) -> None:
     check_boolean(value.load_inplace, "load_inplace")
     check_boolean(value.is_3d_lora_weight, "is_3d_lora_weight")
     if value.int_id not in limits.lora_ids:
-        raise rejected(f"The LoRA adapter {value.name!r} is not loaded.", name)
+        raise ModelNotFound(f"The model `{value.name}` does not exist.", param="model")
 
 
 def _check_rank(value: Any, limits: GuardLimits) -> None:

@@ -1,0 +1,319 @@
+"""LoRA adapters: loaded on all engines under one name, again on each that joins, and unloaded."""
+
+import logging
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+import trio
+from msgspec.structs import replace
+
+from vllmfront.engine._request import LoraRequest
+from vllmfront.engine.client._jobs import Job, Turns
+from vllmfront.engine.client._membership import Membership
+from vllmfront.engine.client._rank import EngineRank
+from vllmfront.engine.client._utility import UtilityCalls
+from vllmfront.engine.wire import encode_lora
+from vllmfront.errors import (
+    EngineDied,
+    ModelNotFound,
+    RequestRejected,
+    StartupFailed,
+    UtilityCallFailed,
+    UtilityCallTimeout,
+    VllmFrontError,
+)
+
+_LOGGER = logging.getLogger(__name__)
+
+REMOVAL_SECONDS = 60.0
+"""For engines to forget an adapter, between two steps of theirs."""
+
+
+class Adapters:
+    """What operators and routes do with adapters; ``serve`` is a task of it.
+
+    Loading and unloading wait for each other where they name the same adapter. Every engine that
+    gets requests has all adapters that are served; see ``RankSetup``, which this is one of.
+    """
+
+    def __init__(
+        self,
+        membership: Membership,
+        calls: UtilityCalls,
+        *,
+        load_seconds: float | None,
+    ) -> None:
+        self._table = table = membership.adapters
+        self._membership = membership
+        self._calls = calls
+        self._load_seconds = load_seconds
+        self._turns = Turns()
+        self._loaded: dict[int, dict[int, LoraRequest]] = {}
+        """By rank: what its present process was made to load."""
+
+        self._jobs: list[Job[LoraRequest]] = []
+        self._fatal: StartupFailed | None = None
+        self._wake = trio.Event()
+        table.on_idle(self._notice)
+        membership.on_loss(self._forget)
+        membership.setups.append(self)
+
+    def __repr__(self) -> str:
+        return f"<Adapters {self._table!r}>"
+
+    @property
+    def served(self) -> Sequence[LoraRequest]:
+        """What requests may name, in the order of loading."""
+        return self._table.served
+
+    def find(self, name: str) -> LoraRequest | None:
+        """Return the adapter that requests for the model *name* are for; None: there is none."""
+        return self._table.find(name)
+
+    def adopt(self, adapters: Iterable[LoraRequest], *, loaded: bool = False) -> None:
+        """Serve *adapters* without asking the engines, which load them as they join.
+
+        Args:
+            adapters: With their ids; an id of 0 stands for a new one.
+            loaded: The engines that have joined have them: another client has seen to that.
+        """
+        for one in adapters:
+            lora = one if one.int_id else replace(one, int_id=self._table.new_id())
+            self._table.serve(lora)
+            if loaded:
+                for engine in self._connected():
+                    self._note_loaded(engine, lora)
+
+    async def load(self, lora: LoraRequest) -> LoraRequest:
+        """Load an adapter on all engines and serve it.
+
+        Cancelled, it is done all the same: engines cannot be stopped halfway.
+
+        Args:
+            lora: Its id does not count. With ``load_inplace`` it may replace one of its name.
+
+        Returns:
+            It, with the id that it has.
+
+        Raises:
+            RequestRejected: The name is taken, or the engines were started without adapters.
+            EngineUnavailable: No engine serves.
+            UtilityCallFailed: An engine could not load it; it is served by none then, or still
+                the one that it was to replace.
+            UtilityCallTimeout: An engine took too long for it; as above.
+        """
+        job = Job(partial(self._load, lora))
+        self._jobs.append(job)
+        self._notice()
+        return await job.result()
+
+    async def _load(self, lora: LoraRequest) -> LoraRequest:
+        async with self._turns.of(lora.name):
+            before = self._table.find(lora.name)
+            if before is not None and not lora.load_inplace:
+                raise RequestRejected(
+                    f"LoRA adapter `{lora.name}` is already loaded. If you want to load the "
+                    "adapter in place, set 'load_inplace' to true.",
+                    param="lora_name",
+                )
+            self.check_enabled()
+            if not self._membership.ready:
+                raise self._membership.unavailable()
+            number = self._table.new_id() if before is None else before.int_id
+            # An engine that served another frontend before us may have another one under this id.
+            lora = replace(lora, int_id=number, load_inplace=True)
+            served = replace(lora, load_inplace=False)
+            try:
+                await self._load_everywhere(lora, served)
+            except VllmFrontError:
+                await self._undo(lora, before)
+                raise
+            self._table.serve(served)
+        if before is not None and before.path == lora.path:
+            _LOGGER.warning(
+                "LoRA adapter %r was loaded anew from the same path %r: what the engines' prefix "
+                "caches hold was computed with its old weights, and is used until it is evicted or "
+                "reset; load changed weights from another path instead",
+                lora.name,
+                lora.path,
+            )
+        _LOGGER.info("Loaded LoRA adapter %r (id %d) from %r", lora.name, number, lora.path)
+        return served
+
+    async def unload(self, name: str, int_id: int | None = None) -> None:
+        """Serve an adapter no longer; what runs with it goes on, then engines forget it.
+
+        Args:
+            name: Of the adapter.
+            int_id: Its id, for who wants to be sure.
+
+        Raises:
+            ModelNotFound: There is none of that name.
+            RequestRejected: It has another id, or the engines were started without adapters.
+        """
+        async with self._turns.of(name):
+            lora = self._table.find(name)
+            if lora is None:
+                self.check_enabled()
+                raise ModelNotFound(f"The model `{name}` does not exist.", param="model")
+            if int_id is not None and int_id != lora.int_id:
+                raise RequestRejected(
+                    f"requested lora_int_id {int_id} does not match loaded adapter `{name}` with "
+                    f"id {lora.int_id}",
+                    param="lora_int_id",
+                )
+            self._table.withdraw(name)
+        uses = self._table.uses(lora.int_id)
+        _LOGGER.info(
+            "Unloaded LoRA adapter %r (id %d)%s",
+            name,
+            lora.int_id,
+            f"; {uses} requests that run with it go on" if uses else "",
+        )
+
+    def check_enabled(self) -> None:
+        """Refuse adapters where an engine has no support for them.
+
+        Raises:
+            RequestRejected: One was started without.
+        """
+        known = self._membership.info.registrations.values()
+        if known and not all(one.supports_lora for one in known):
+            raise RequestRejected("engine was not started with LoRA enabled")
+
+    # A RankSetup.
+
+    def due(self, rank: int) -> bool:
+        """Tell whether engine *rank* lacks an adapter."""
+        return self._next_missing(rank) is not None
+
+    async def apply(self, rank: int) -> None:
+        """Load one adapter on engine *rank* that it lacks; one that cannot be is served no more.
+
+        Raises:
+            EngineDied: The engine was lost.
+        """
+        lora = self._next_missing(rank)
+        engine = self._membership.ranks[rank]
+        if lora is None:
+            return
+        # The engine may have an older one under this id, if only its connection had ended.
+        again = replace(lora, load_inplace=True)
+        try:
+            await self._call_add(again, [engine], lora)
+        except (UtilityCallFailed, UtilityCallTimeout) as error:
+            self._give_up(lora, rank, error)
+        else:
+            _LOGGER.info("Loaded LoRA adapter %r on engine %d", lora.name, rank)
+
+    async def serve(self) -> None:
+        """Load and unload what is asked for, and let engines forget, until cancelled.
+
+        Raises:
+            StartupFailed: An adapter of the start could not be loaded.
+        """
+        async with trio.open_nursery() as nursery:
+            while True:
+                await self._wake.wait()
+                self._wake = trio.Event()
+                if self._fatal is not None:
+                    raise self._fatal
+                jobs, self._jobs = self._jobs, []
+                for job in jobs:
+                    nursery.start_soon(job.run)
+                for number in self._table.take_idle():
+                    nursery.start_soon(self._remove, number, self._holders(number))
+
+    def _next_missing(self, rank: int) -> LoraRequest | None:
+        loaded = self._loaded.get(rank, {})
+        return next((one for one in self._table.held if loaded.get(one.int_id) is not one), None)
+
+    def _give_up(self, lora: LoraRequest, rank: int, error: VllmFrontError) -> None:
+        """Serve *lora* no more: engine *rank* could not load it and would die of its requests."""
+        if not self._membership.has_served:
+            why = f"LoRA adapter {lora.name!r} could not be loaded from {lora.path!r}: {error}"
+            self._fatal = StartupFailed(why)
+            self._membership.give_up(self._fatal)
+            self._notice()
+            return
+        _LOGGER.error(
+            "LoRA adapter %r could not be loaded again on engine %d, and is not served any more; "
+            "load it anew once its files at %r are in order: %s",
+            lora.name,
+            rank,
+            lora.path,
+            error,
+        )
+        self._table.drop(lora.int_id)
+
+    async def _load_everywhere(self, lora: LoraRequest, served: LoraRequest) -> None:
+        """Load *lora* on all engines that serve, also on those that join meanwhile."""
+        while missing := [
+            engine
+            for engine in self._connected()
+            if self._loaded.get(engine.rank, {}).get(served.int_id) is not served
+        ]:
+            await self._call_add(lora, missing, served)
+
+    async def _call_add(
+        self, lora: LoraRequest, engines: Sequence[EngineRank], served: LoraRequest
+    ) -> None:
+        lives = {engine: engine.incarnation for engine in engines}
+        try:
+            results = await self._calls.call(
+                "add_lora", [encode_lora(lora)], [one.rank for one in engines], self._load_seconds
+            )
+        except EngineDied:
+            if len(engines) == 1:
+                raise
+            return  # the others are asked again
+        if not all(results):
+            raise UtilityCallFailed(f"an engine refused LoRA adapter `{lora.name}`")
+        for engine, life in lives.items():
+            if engine.state.connected and engine.incarnation == life:
+                self._note_loaded(engine, served)
+
+    async def _undo(self, lora: LoraRequest, before: LoraRequest | None) -> None:
+        """Let the engines forget *lora*, or give them back what it was to replace."""
+        engines = self._connected()
+        if before is None:
+            await self._remove(lora.int_id, engines)
+        elif len(engines) > 1:  # a lone engine keeps the old one when it cannot load the new one
+            again = replace(before, load_inplace=True)
+            try:
+                await self._call_add(again, engines, before)
+            except VllmFrontError as error:
+                # What each engine has under this name, nobody knows.
+                self._table.drop(before.int_id)
+                _LOGGER.warning(
+                    "LoRA adapter %r is not served any more: engines could neither load it in "
+                    "place nor go back to what they had; load it anew: %s",
+                    lora.name,
+                    error,
+                )
+
+    async def _remove(self, number: int, engines: Sequence[EngineRank]) -> None:
+        for engine in engines:
+            self._loaded.get(engine.rank, {}).pop(number, None)
+            try:
+                # An engine that has evicted it says false, which comes to the same.
+                await self._calls.call("remove_lora", [number], [engine.rank], REMOVAL_SECONDS)
+            except VllmFrontError as error:
+                _LOGGER.warning(
+                    "Engine %d could not forget LoRA adapter %d: %s", engine.rank, number, error
+                )
+
+    def _notice(self) -> None:
+        self._wake.set()
+
+    def _holders(self, number: int) -> list[EngineRank]:
+        return [one for one in self._connected() if number in self._loaded.get(one.rank, {})]
+
+    def _connected(self) -> list[EngineRank]:
+        return [engine for engine in self._membership.ranks.values() if engine.state.connected]
+
+    def _note_loaded(self, engine: EngineRank, lora: LoraRequest) -> None:
+        self._loaded.setdefault(engine.rank, {})[lora.int_id] = lora
+
+    def _forget(self, engine: EngineRank) -> None:
+        self._loaded.pop(engine.rank, None)
