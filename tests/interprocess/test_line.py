@@ -134,6 +134,27 @@ async def test_a_call_that_is_not_answered_in_time_fails() -> None:
             nursery.cancel_scope.cancel()
 
 
+async def test_what_nobody_waits_for_any_more_is_cancelled_at_the_other_end() -> None:
+    begun, cancelled = trio.Event(), trio.Event()
+
+    async def take_long(_: Add) -> Sum:
+        begun.set()
+        try:
+            await trio.sleep_forever()
+        finally:
+            cancelled.set()
+        raise AssertionError
+
+    there = Handlers()
+    there.answer(Add, take_long)
+    async with lines(there) as (here, _), trio.open_nursery() as nursery:
+        nursery.start_soon(here.call, Add(1, 2), Sum)
+        await begun.wait()
+        nursery.cancel_scope.cancel()
+        with trio.CancelScope(shield=True), trio.fail_after(5):
+            await cancelled.wait()
+
+
 async def test_the_end_of_one_end_is_known_at_the_other() -> None:
     there = Handlers()
 

@@ -43,6 +43,7 @@ class _Kind(enum.IntEnum):
     CALL = 1
     ANSWER = 2
     FAILURE = 3
+    CANCEL = 4
 
 
 class _Frame(msgspec.Struct, array_like=True):
@@ -120,6 +121,9 @@ class Line:
         self._emptied = trio.Event()
         self._number = 0
         self._answers: dict[int, trio.MemorySendChannel[_Frame]] = {}
+        self._answering: dict[int, trio.CancelScope] = {}
+        """Around what answers calls of the other process, by their numbers."""
+
         self.gone = trio.Event()
         """Set once nothing more will come."""
 
@@ -155,6 +159,9 @@ class Line:
     ) -> R:
         """Ask for something; return the answer.
 
+        Cancelled, or when the time is up, the other process is told, and what it does for the
+        call is cancelled there.
+
         Args:
             request: What for.
             answer: The type of the answer.
@@ -179,7 +186,8 @@ class Line:
             except trio.EndOfChannel:
                 raise LineBroken("the other process is gone") from None
             finally:
-                self._answers.pop(number, None)
+                if self._answers.pop(number, None) is not None:
+                    self._put(_Kind.CANCEL, number, "", None)
         raise CallFailed(f"no answer to {type(request).__name__} within {seconds:g} s")
 
     async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -247,11 +255,22 @@ class Line:
         if frame.kind == _Kind.TELL:
             self._handlers.told(frame)
         elif frame.kind == _Kind.CALL:
-            nursery.start_soon(self._answer, frame, name=f"answer {frame.name}")
+            scope = self._answering[frame.number] = trio.CancelScope()
+            nursery.start_soon(self._answer, frame, scope, name=f"answer {frame.name}")
+        elif frame.kind == _Kind.CANCEL:
+            if (answering := self._answering.get(frame.number)) is not None:
+                answering.cancel(reason="nobody waits for the answer any more")
         elif (waiting := self._answers.pop(frame.number, None)) is not None:
             waiting.send_nowait(frame)
 
-    async def _answer(self, frame: _Frame) -> None:
+    async def _answer(self, frame: _Frame, scope: trio.CancelScope) -> None:
+        try:
+            with scope:
+                await self._answer_to_the_end(frame)
+        finally:
+            del self._answering[frame.number]
+
+    async def _answer_to_the_end(self, frame: _Frame) -> None:
         try:
             result = await self._handlers.called(frame)
         except VllmFrontError as error:
