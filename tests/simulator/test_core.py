@@ -6,7 +6,14 @@ import pytest
 from msgspec.structs import replace
 
 from tests.simulator._frontend import request
-from vllmfront.engine import EngineError, EngineOutput, EngineRequest, FinishReason, PoolingParams
+from vllmfront.engine import (
+    EngineError,
+    EngineOutput,
+    EngineRequest,
+    FinishReason,
+    LoraRequest,
+    PoolingParams,
+)
 from vllmfront.engine.wire import Abort, Add, Utility
 from vllmfront.simulator import Act, Rule, Script, SimulatorConfig
 from vllmfront.simulator._core import SimulatedCore
@@ -298,7 +305,42 @@ def test_adapters_come_and_go() -> None:
     assert results[2:5] == [True, [2], True]
     assert "All adapters are pinned" in str(results[5])
     assert results[6:8] == [False, True]
-    assert "no path" in str(results[8])
+    assert "No adapter found" in str(results[8])
+
+
+def tokens_with(bench: Bench, request_id: str, lora: LoraRequest | None) -> list[int]:
+    """Return four tokens of a greedy request."""
+    asked = request(request_id, (1, 2, 3), max_tokens=4, temperature=0.0)
+    bench.add_request(replace(asked, lora=lora))
+    said = rows(bench.run(bench.now + 10.0))
+    return [token for _, name, ids, _ in said if name == request_id for token in ids]
+
+
+def test_tokens_depend_on_the_adapter_that_is_loaded() -> None:
+    bench = Bench(max_loras=2)
+    sql = LoraRequest(name="sql", int_id=1, path="/sql")
+    plain, first = tokens_with(bench, "r0", None), tokens_with(bench, "r1", sql)
+    assert len(plain) == len(first) == 4
+    assert plain != first
+    assert tokens_with(bench, "r2", replace(sql, path="/ignored")) == first, "its id is loaded"
+
+    bench.call("add_lora", ["sql", 1, "/new", None, True])
+    again = tokens_with(bench, "r3", sql)
+
+    assert again not in (plain, first)
+    assert tokens_with(bench, "r4", replace(sql, int_id=2, path="/new")) == again
+
+
+def test_an_adapter_that_cannot_be_loaded_ends_the_engine_that_is_asked_for_it() -> None:
+    bench = Bench(max_loras=1, missing_loras=("/gone",))
+    bench.call("add_lora", ["a", 1, "/gone"])
+    assert "No adapter found for /gone" in str(answers(bench.run(1.0))[0][1])
+
+    asked = request("r", (1,), max_tokens=4)
+    bench.add_request(replace(asked, lora=LoraRequest(name="a", int_id=1, path="/gone")))
+    bench.run(2.0)
+
+    assert "No adapter found for /gone" in str(bench.core.dead)
 
 
 def test_checksums_profiles_and_the_rest_answer() -> None:

@@ -19,15 +19,22 @@ class Arrivals:
         self._arrived = 0
         self._spent = [0] * len(config.script.rules)
 
-    def sequence(self, add: Add, now: float) -> Sequence:
-        """Return the newest request, with the script that it matches."""
+    def sequence(self, add: Add, now: float, origin: int) -> Sequence:
+        """Return the newest request, with the script that it matches.
+
+        Args:
+            add: The request.
+            now: When it came.
+            origin: The token source's state before its prompt.
+        """
         request = add.request
         assert request.sampling is not None
-        state = self._source.start()
+        state = origin
         for token in request.prompt_token_ids:
             state = self._source.extend(state, token)
         nth, self._arrived = self._arrived, self._arrived + 1
-        salt = f"{request.cache_salt or ''}\0{request.lora.name if request.lora else ''}"
+        adapter = f"{request.lora.name}\0{request.lora.path}" if request.lora else ""
+        salt = f"{request.cache_salt or ''}\0{adapter}"
         sequence = Sequence(
             request_id=add.internal_id,
             request=request,
@@ -36,6 +43,7 @@ class Arrivals:
             salt=zlib.crc32(salt.encode()),
             params=request.sampling,
             sampler=Sampler(self._source, request.sampling, state, nth, self._config.eos_chance),
+            origin=origin,
             state=state,
         )
         self._give_script(sequence, now)

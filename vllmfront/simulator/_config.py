@@ -61,6 +61,9 @@ class SimulatorConfig:
     max_loras: int = attrs.field(default=0, validator=validators.ge(0))
     """Adapters that fit; 0 means that the engine was started without support for them."""
 
+    missing_loras: tuple[str, ...] = ()
+    """Paths where engines find no adapter; all others hold one."""
+
     sleep_mode: bool = False
     start_delay: float = attrs.field(default=0.0, validator=validators.ge(0))
     """Between INIT and registration: the time that a model takes to load."""

@@ -113,6 +113,11 @@ class SimulatedCore:
         if fault is not None:
             self._die(fault)
             return
+        try:
+            origin = self._origin(request)
+        except (RuntimeError, ValueError) as error:
+            self._die(str(error))
+            return
         if request.abort_immediately:
             return
         if request.pooling is not None:
@@ -123,7 +128,20 @@ class SimulatedCore:
         if reason is not None:
             self._refuse(request_id, client, now, EngineError("validation_error", reason))
             return
-        self._scheduler.add(self._arrivals.sequence(add, now), now)
+        self._scheduler.add(self._arrivals.sequence(add, now, origin), now)
+
+    def _origin(self, request: EngineRequest) -> int:
+        """Return where the histories of *request* begin; loads its adapter if need be.
+
+        Raises:
+            ValueError: It cannot be loaded.
+            RuntimeError: There is no room for it.
+        """
+        lora = request.lora
+        if lora is None:
+            return self._source.start()
+        self._utilities.loras.load(lora)
+        return self._source.start(self._utilities.loras.weights(lora))
 
     @staticmethod
     def _needs_error(request: EngineRequest) -> bool:

@@ -35,6 +35,9 @@ class Sequence:
 
     params: SamplingParams
     sampler: Sampler
+    origin: int
+    """The token source's state before the prompt: the weights that it is computed with."""
+
     state: int
     """The token source's state after the prompt and the output so far."""
 

@@ -84,7 +84,7 @@ class Speaker:
         """Score the prompt's tokens, each after those before it; the first has no score."""
         sequence.told_prompt_logprobs = True
         prompt = sequence.request.prompt_token_ids
-        state = self.source.extend(self.source.start(), prompt[0])
+        state = self.source.extend(sequence.origin, prompt[0])
         distributions = []
         for token in prompt[1:]:
             distributions.append(self.source.distribution(state))

@@ -64,9 +64,10 @@ class TokenSource:
     vocab_size: int
     first_token_id: int = 0
 
-    def start(self) -> int:
-        """Return the state of an empty history."""
-        return mix(self.seed & MASK)
+    def start(self, adapter: int | None = None) -> int:
+        """Return the state of an empty history, for the model alone or with an *adapter*."""
+        state = mix(self.seed & MASK)
+        return state if adapter is None else mix(state ^ mix(adapter))
 
     def extend(self, state: int, token: int) -> int:
         """Return the state after one more token."""

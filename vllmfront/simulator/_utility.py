@@ -11,7 +11,9 @@ from typing import Any, Final
 
 import attrs
 
+from vllmfront.engine.wire import decode_lora
 from vllmfront.simulator._config import SimulatorConfig
+from vllmfront.simulator._loras import LoraCache
 from vllmfront.simulator._messages import StepOutput
 from vllmfront.simulator._scheduler import Pause, Scheduler
 
@@ -48,8 +50,13 @@ class Utilities:
 
     asleep: set[str] = attrs.field(factory=set)
     profiling: bool = False
-    loras: dict[int, bool] = attrs.field(factory=dict)
-    """Adapter id -> whether it is pinned; the one used least recently comes first."""
+    loras: LoraCache = attrs.field(
+        init=False,
+        default=attrs.Factory(
+            lambda self: LoraCache(self.config.max_loras, self.config.missing_loras),
+            takes_self=True,
+        ),
+    )
 
     def take_said(self) -> list[StepOutput]:
         """Return, and forget, what the last call said."""
@@ -148,33 +155,19 @@ class Utilities:
         """Nothing encoded is kept."""
 
     def add_lora(self, lora: list[Any]) -> bool:
-        self._require_loras()
-        name, number, path = lora[:3]
-        if not path:
-            raise ValueError(f"Loading lora {name} failed: no path")
-        pinned = self.loras.pop(number, None)
-        if pinned is None and len(self.loras) >= self.config.max_loras:
-            evicted = next((key for key, kept in self.loras.items() if not kept), None)
-            if evicted is None:
-                raise RuntimeError("All adapters are pinned")
-            del self.loras[evicted]
-        self.loras[number] = bool(pinned)
+        self.loras.load(decode_lora(lora))
         return True
 
     def remove_lora(self, lora_id: int) -> bool:
-        self._require_loras()
-        return self.loras.pop(lora_id, None) is not None
+        return self.loras.remove(lora_id)
 
     def pin_lora(self, lora_id: int) -> bool:
-        self._require_loras()
-        if lora_id not in self.loras:
-            raise ValueError(f"Pinning failed. LoRA {lora_id} is not registered.")
-        self.loras[lora_id] = True
+        self.loras.pin(lora_id)
         return True
 
     def list_loras(self) -> list[int]:
-        self._require_loras()
-        return list(self.loras)
+        self.loras.require()
+        return self.loras.ids
 
     def profile(
         self,
@@ -224,10 +217,6 @@ class Utilities:
         if self.scheduler.holds_work():
             return WhenIdle(finish)
         return finish(self.now)
-
-    def _require_loras(self) -> None:
-        if self.config.max_loras == 0:
-            raise RuntimeError("LoRA is not enabled")
 
 
 CALLS: Final = frozenset(
