@@ -75,17 +75,15 @@ def _without_empty_content(choice: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_served_models(answer: Any) -> Any:
-    """Keep what is served: adapters come with a later version; paths are those of the test."""
+    """Hide who serves, and the path of the model, which is that of the test."""
     if isinstance(answer, dict) and answer.get("object") == "list":
-        return {
-            **answer,
-            "data": [
-                {**model, "owned_by": None, "root": None}
-                for model in answer["data"]
-                if model["parent"] is None
-            ],
-        }
+        return {**answer, "data": [_of_anybody(model) for model in answer["data"]]}
     return answer
+
+
+def _of_anybody(model: dict[str, Any]) -> dict[str, Any]:
+    root = None if model["parent"] is None else model["root"]
+    return {**model, "owned_by": None, "root": root}
 
 
 def _status_of_error(answer: Any) -> Any:

@@ -11,7 +11,14 @@ import trio
 
 from tests.replay.recording import Message, Recording, Scenario
 from vllmfront.engine.transport import open_context
-from vllmfront.engine.wire import MessageType, decode_init
+from vllmfront.engine.wire import (
+    MessageType,
+    Utility,
+    UtilityAnswer,
+    decode_init,
+    decode_request,
+    encode_batch,
+)
 from vllmfront.simulator._sockets import Pusher, connect_dealer, connect_pusher
 
 WasRead = Callable[[float], Awaitable[None]]
@@ -129,7 +136,9 @@ class ReplayEngine:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._speak, outputs, was_read)
                 while True:
-                    self._hear([frame.bytes for frame in await requests.receive()])
+                    frames = [frame.bytes for frame in await requests.receive()]
+                    if not _answered(frames, outputs):
+                        self._hear(frames)
 
     def _hear(self, frames: list[bytes]) -> None:
         if self._performance is None or frames[0] not in {_ADD, _ABORT}:
@@ -153,6 +162,18 @@ class ReplayEngine:
 async def _payload(receive: Callable[[], Awaitable[Sequence[Any]]]) -> bytes:
     (frame,) = await receive()
     return bytes(frame.bytes)
+
+
+def _answered(frames: list[bytes], outputs: Pusher) -> bool:
+    """Load an adapter, if that is asked for; tell whether it was."""
+    if frames[0] != MessageType.UTILITY.value:
+        return False
+    call = decode_request(frames)
+    if not isinstance(call, Utility) or call.method != "add_lora":
+        return False
+    answer = UtilityAnswer(call.call_id, None, result=True)
+    outputs.send(encode_batch([], timestamp=0.0, engine_index=0, utility=answer))
+    return True
 
 
 def _request_id(frames: Sequence[bytes]) -> str:

@@ -102,7 +102,7 @@ async def open_frontend(
     engine = ReplayEngine(recording)
     async with (
         open_listeners(HttpListenConfig(host="127.0.0.1", port=0)) as listeners,
-        open_engine_client(EngineClientConfig()) as client,
+        open_engine_client(EngineClientConfig(adapters=recording.adapters)) as client,
         trio.open_nursery() as nursery,
     ):
         client.set_limits(GuardLimits(vocab_size=VOCABULARY, max_model_len=None))

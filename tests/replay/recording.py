@@ -8,6 +8,8 @@ from typing import Any
 
 import attrs
 
+from vllmfront.engine import LoraRequest
+
 DATA = pathlib.Path(__file__).parent / "data"
 
 _TOO_LONG = "The quick brown fox jumps over the lazy dog. " * 160
@@ -50,6 +52,9 @@ class Recording:
     """What the engine sent on the handshake socket: HELLO, READY."""
 
     registration: bytes
+    adapters: Sequence[LoraRequest]
+    """What the frontend was told to load at its start."""
+
     scenarios: Mapping[str, Scenario]
 
 
@@ -57,13 +62,16 @@ def load_recording(name: str) -> Recording:
     """Read one file of the data folder."""
     greetings: list[bytes] = []
     registration: bytes | None = None
+    adapters: Sequence[LoraRequest] = ()
     scenarios: dict[str, Scenario] = {}
     request: dict[str, Any] | None = None
     messages: list[Message] = []
     for line in (DATA / f"{name}.jsonl").read_text().splitlines():
         entry = json.loads(line)
         mark = entry.get("mark")
-        if mark == "request":
+        if mark == "start":
+            adapters = _adapters(entry["frontend_args"])
+        elif mark == "request":
             request, messages = entry, []
         elif mark == "response":
             assert request is not None
@@ -77,7 +85,15 @@ def load_recording(name: str) -> Recording:
                 registration = frames[0]
             messages.append(Message(from_engine, frames))
     assert registration is not None
-    return Recording(name, greetings, registration, scenarios)
+    return Recording(name, greetings, registration, adapters, scenarios)
+
+
+def _adapters(words: Sequence[str]) -> Sequence[LoraRequest]:
+    """Return what a command line says of adapters, whose ids are still to be given."""
+    if "--lora-modules" not in words:
+        return ()
+    name, _, path = words[words.index("--lora-modules") + 1].partition("=")
+    return [LoraRequest(name=name, int_id=0, path=path)]
 
 
 def _scenario(

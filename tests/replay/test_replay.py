@@ -36,9 +36,6 @@ RUST_REFUSES = {
 REFUSED_BEFORE_THE_ENGINE = {"completion-bad-regex"}
 """What recorded frontends leave to the engine to refuse, and we refuse in our own words."""
 
-NOT_SERVED_YET = {"completion-lora"}
-"""Waits for adapters; test_adapters_are_not_served_yet fails once they are."""
-
 EVENTS_BEFORE_LEAVING = {"abort-on-disconnect": 4}
 
 
@@ -65,7 +62,7 @@ def cases() -> list[Case]:
     for name, by_python in RUST_REFUSES.items():
         older = name.endswith("0.32")
         for scenario in recording(f"{name}-rust").scenarios:
-            if scenario in REFUSED_BEFORE_THE_ENGINE | NOT_SERVED_YET:
+            if scenario in REFUSED_BEFORE_THE_ENGINE:
                 continue
             if scenario in by_python:
                 case = Case(
@@ -150,16 +147,6 @@ async def test_bad_constraints_never_reach_the_engine(name: str, scenario_name: 
         "structured_outputs",
     )
     assert performance.heard == []
-
-
-async def test_adapters_are_not_served_yet() -> None:
-    played = recording("completions-0.33-rust")
-
-    async with open_frontend(played) as frontend:
-        with trio.fail_after(SECONDS):
-            answer = await frontend.ask(played.scenarios["completion-lora"])
-
-    assert answer.status == 404
 
 
 def test_every_deviation_is_documented() -> None:
