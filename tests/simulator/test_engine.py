@@ -12,7 +12,6 @@ from tests.simulator._frontend import RANK_0, RawFrontend, open_raw_frontend, re
 from vllmfront.engine import FinishReason
 from vllmfront.engine.transport import PeerGone
 from vllmfront.engine.wire import EngineAddresses, EngineDead, decode_batch, encode_init
-from vllmfront.errors import ProtocolError
 from vllmfront.simulator import Simulator, SimulatorConfig, open_simulator, serve_simulator
 
 TEST_SECONDS = 5.0
@@ -159,19 +158,6 @@ async def test_a_client_without_sockets_silences_the_engine() -> None:
             await trio.sleep(0.02)
 
             assert frontend.outputs.receive_nowait() is None
-
-
-async def test_a_coordinator_is_refused() -> None:
-    addresses = EngineAddresses(
-        inputs=["tcp://127.0.0.1:1"],
-        outputs=["tcp://127.0.0.1:1"],
-        coordinator_input="tcp://127.0.0.1:1",
-    )
-    with trio.fail_after(TEST_SECONDS), pytest.RaisesGroup(ProtocolError, flatten_subgroups=True):
-        async with open_raw_frontend() as frontend, open_simulator(config_for(frontend)):
-            identity, _ = [frame.bytes for frame in await frontend.handshake.receive()]
-            frontend.handshake.send_nowait(identity, [encode_init(addresses)])
-            await trio.sleep_forever()
 
 
 async def test_an_engine_with_nothing_to_do_sleeps() -> None:

@@ -73,6 +73,11 @@ def _add_ranks(parser: argparse.ArgumentParser, defaults: SimulatorConfig) -> No
         help="rank of the first (default: %(default)s)",
     )
     add(
+        "--lockstep",
+        action="store_true",
+        help="have the ranks step together, as those of a mixture of experts do",
+    )
+    add(
         "--local",
         action="store_true",
         help="say that the engines run on the frontend's host, started by it",
@@ -198,6 +203,7 @@ def simulator_config(options: argparse.Namespace) -> SimulatorConfig:
             handshake=options.handshake,
             ranks=options.ranks,
             start_rank=options.start_rank,
+            lockstep=options.lockstep,
             local=options.local,
             headless=not options.local,
             vllm_version=options.vllm_version,

@@ -22,6 +22,12 @@ class SimulatorConfig:
     ranks: int = attrs.field(default=1, validator=validators.ge(1))
     start_rank: int = attrs.field(default=0, validator=validators.ge(0))
 
+    lockstep: bool = False
+    """Whether the ranks step together, as those of a mixture of experts do."""
+
+    sync_interval: int = attrs.field(default=16, validator=validators.ge(1))
+    """Steps after which such ranks agree whether to go on."""
+
     step_time: float = attrs.field(default=0.01, validator=validators.ge(0))
     """How long one decoding step takes, however many requests take part."""
 
@@ -83,6 +89,11 @@ class SimulatorConfig:
             raise ValueError("first_token_id must be below vocab_size")
         if self.start_rank + self.ranks > RANKS:
             raise ValueError(f"start_rank and ranks go beyond rank {RANKS - 1}")
+
+    @property
+    def wakes_others(self) -> bool:
+        """Whether a rank that gets a request has idle ones woken that step with it (since 0.33)."""
+        return self.vllm_version != "0.32.0"
 
     @property
     def reports_errors(self) -> bool:

@@ -6,11 +6,20 @@ from collections.abc import Iterable, Iterator
 import attrs
 
 from vllmfront.engine import EngineError, EngineOutput, EngineRequest, FinishReason
-from vllmfront.engine.wire import Abort, Add, Utility
+from vllmfront.engine.wire import Abort, Add, StartWave, Utility
 from vllmfront.simulator._arrivals import Arrivals
 from vllmfront.simulator._config import SimulatorConfig
 from vllmfront.simulator._judge import fatal_fault
-from vllmfront.simulator._messages import Answer, Death, Message, Raw, StepOutput, Vanishing
+from vllmfront.simulator._messages import (
+    Answer,
+    Death,
+    LoadNotice,
+    Message,
+    Raw,
+    StepOutput,
+    StepStats,
+    Vanishing,
+)
 from vllmfront.simulator._pooling import embed
 from vllmfront.simulator._prefix import PrefixCache
 from vllmfront.simulator._scheduler import Pause, Scheduler
@@ -32,10 +41,13 @@ class SimulatedCore:
     dead: str | None
     """Why this core ended; it says nothing more."""
 
+    coordinated: bool
+    """Whether there is a coordinator to be told of this core's load."""
+
     _source: TokenSource
     _scheduler: Scheduler
     _utilities: Utilities
-    _inbox: deque[Add | Abort | Utility]
+    _inbox: deque[Add | Abort | Utility | StartWave]
     """What came during a step: an engine's loop looks at it between steps."""
 
     _pending: list[tuple[Utility, WhenIdle]]
@@ -44,21 +56,25 @@ class SimulatedCore:
     _owes_stats: bool
     """Whether a message with statistics alone is due: it follows the last request's end."""
 
+    _told_load: tuple[int, int]
+
     def __init__(self, config: SimulatorConfig) -> None:
         self.config = config
         self.dead = None
+        self.coordinated = False
         self._source = TokenSource(config.seed, config.vocab_size, config.first_token_id)
         self._scheduler = Scheduler(
             config, self._source, PrefixCache(config.block_size, config.num_gpu_blocks)
         )
-        self._utilities = Utilities(config, self._scheduler, self._abort_all)
+        self._utilities = Utilities(config, self._scheduler, self._abort_all, self._holds_work)
         self._inbox = deque()
         self._pending = []
         self._outbox = []
         self._arrivals = Arrivals(config, self._source)
         self._owes_stats = False
+        self._told_load = (0, 0)
 
-    def receive(self, message: Add | Abort | Utility, now: float) -> None:
+    def receive(self, message: Add | Abort | Utility | StartWave, now: float) -> None:
         """Take one message; what it leads to comes out of ``advance``."""
         if self.dead is not None:
             return
@@ -66,7 +82,7 @@ class SimulatedCore:
             # Aborts overtake: they count in the step in flight, and again in their turn.
             self._scheduler.remove(message.request_ids)
         self._inbox.append(message)
-        if self._scheduler.due is None:
+        if self._listens():
             self._drain(now)
 
     def wake_at(self, now: float) -> float | None:
@@ -81,23 +97,51 @@ class SimulatedCore:
         """Do everything that is due at *now*; return what to send, in order."""
         if self.dead is None and self._scheduler.due is not None and self._scheduler.due <= now:
             self._finish_step(now)
-        if self._scheduler.due is None:
+        if self._listens():
             self._drain(now)
             self._settle(now)
-            if self.dead is None and not self._scheduler.begin(now):
+            if self.dead is None and self._listens() and not self._begin(now):
                 self._settle(now)
+        self._tell_load(now)
         said, self._outbox = self._outbox, []
         return said
 
+    def _listens(self) -> bool:
+        """Tell whether the loop is between two steps, where it looks at what came in."""
+        return self._scheduler.due is None
+
+    def _begin(self, now: float) -> bool:
+        """Start a step if there is anything to do."""
+        return self._scheduler.begin(now)
+
+    def _holds_work(self) -> bool:
+        """Tell whether anything is left to do, now or later."""
+        return self._scheduler.holds_work()
+
+    def _tell_load(self, now: float) -> None:
+        """Tell the coordinator of the load, whenever it has changed."""
+        load = len(self._scheduler.waiting), len(self._scheduler.running)
+        if self.coordinated and load != self._told_load and self.dead is None:
+            self._told_load = load
+            self._outbox.append(LoadNotice(timestamp=now, stats=self._levels()))
+
+    def _levels(self) -> StepStats:
+        return self._scheduler.levels()
+
     def _drain(self, now: float) -> None:
-        while self._inbox and self.dead is None:
+        while self._inbox and self.dead is None and self._listens():
             message = self._inbox.popleft()
             if isinstance(message, Add):
                 self._add(message, now)
             elif isinstance(message, Abort):
                 self._scheduler.remove(message.request_ids)
-            else:
+            elif isinstance(message, Utility):
                 self._call(message, now)
+            else:
+                self._wake_up(message)
+
+    def _wake_up(self, call: StartWave) -> None:
+        """Take a wake-up call, which means nothing to ranks that do not step together."""
 
     # Requests
 
@@ -129,6 +173,10 @@ class SimulatedCore:
             self._refuse(request_id, client, now, EngineError("validation_error", reason))
             return
         self._scheduler.add(self._arrivals.sequence(add, now, origin), now)
+        self._note_wave(add)
+
+    def _note_wave(self, add: Add) -> None:
+        """Take note of the wave that a request carries, where that means anything."""
 
     def _origin(self, request: EngineRequest) -> int:
         """Return where the histories of *request* begin; loads its adapter if need be.
@@ -226,7 +274,7 @@ class SimulatedCore:
                     weight_version=self._utilities.weight_version,
                 )
             )
-        if not self._pending or self._scheduler.holds_work():
+        if not self._pending or self._holds_work():
             return
         pending, self._pending = self._pending, []
         for call, waiting in pending:
@@ -253,6 +301,7 @@ class SimulatedCore:
                     timestamp=now,
                     rows=rows,
                     stats=stats,
+                    finished=_finished(rows) if self.coordinated else None,
                     weight_version=self._utilities.weight_version,
                 )
             )
@@ -285,3 +334,13 @@ class SimulatedCore:
     @property
     def paused(self) -> bool:
         return self._scheduler.pause is not Pause.NOTHING
+
+
+def _finished(rows: list[tuple[str, list[int] | EngineOutput]]) -> list[str] | None:
+    """Return the requests that end with *rows*, as engines with a coordinator name them."""
+    ended = [
+        request_id
+        for request_id, row in rows
+        if not isinstance(row, list) and row.finish_reason is not None
+    ]
+    return ended or None

@@ -23,10 +23,22 @@ from vllmfront.engine.wire import (
 )
 from vllmfront.errors import ProtocolError
 from vllmfront.simulator._config import SimulatorConfig
+from vllmfront.simulator._coordinator_link import CoordinatorLink, open_coordinator_link
 from vllmfront.simulator._core import SimulatedCore
 from vllmfront.simulator._frames import FrameWriter
 from vllmfront.simulator._judge import deafening_fault
-from vllmfront.simulator._messages import Answer, Death, Message, Raw, StepOutput, Vanishing
+from vllmfront.simulator._lockstep import LockstepGroup, LockstepMeeting
+from vllmfront.simulator._lockstep_core import LockstepCore
+from vllmfront.simulator._messages import (
+    Answer,
+    Death,
+    LoadNotice,
+    Message,
+    Raw,
+    StepOutput,
+    Vanishing,
+    WaveNotice,
+)
 from vllmfront.simulator._rim import Rim, StartPhase
 from vllmfront.simulator._sockets import (
     DEATH_LINGER_MS,
@@ -59,11 +71,28 @@ class EngineSnapshot:
 class SimulatedEngine:
     """One rank; alive while ``serve`` runs. Its methods make it fail in the ways engines do."""
 
-    def __init__(self, config: SimulatorConfig, rank: int, rim: Rim | None = None) -> None:
+    def __init__(
+        self,
+        config: SimulatorConfig,
+        rank: int,
+        rim: Rim | None = None,
+        meeting: LockstepMeeting | None = None,
+    ) -> None:
+        """Be one rank.
+
+        Args:
+            config: What all ranks have in common.
+            rank: The global one.
+            rim: What stands between the engine and its sockets; None: nothing.
+            meeting: Where ranks that step together find each other; None: they do not.
+        """
         self.rank = rank
         self._rim = Rim() if rim is None else rim
         self._config = config
-        self._core = SimulatedCore(config)
+        self._core = SimulatedCore(config) if meeting is None else LockstepCore(config, rank)
+        self._meeting = meeting
+        self._group: LockstepGroup | None = None
+        self._coordinator: CoordinatorLink | None = None
         self._writer = FrameWriter(config, rank)
         self._ready = trio.Event()
         self._kick = trio.Event()
@@ -131,7 +160,12 @@ class SimulatedEngine:
             await trio.sleep(self._config.start_delay)
             if not await self._passes(StartPhase.INIT):
                 return
+            await self._find_group(stack)
             self._connect(context, init.addresses, stack)
+            self._coordinator = stack.enter_context(open_coordinator_link(context, init.addresses))
+            if self._coordinator is not None:
+                self._core.coordinated = True
+                await self._coordinator.wait_ready()
             if not await self._passes(StartPhase.REGISTERED):
                 return
             handshake.send(encode_ready(Ready(local=local, headless=headless)))
@@ -144,6 +178,8 @@ class SimulatedEngine:
                 async with trio.open_nursery() as nursery:
                     for dealer in self._inputs:
                         nursery.start_soon(self._read, dealer)
+                    if self._coordinator is not None:
+                        nursery.start_soon(self._coordinator.read, self._wake_up)
                     await self._step()
             if self._core.dead is not None:
                 _LOGGER.warning("rank %d ended: %s", self.rank, self._core.dead)
@@ -158,11 +194,7 @@ class SimulatedEngine:
         return goes_on
 
     def _connect(self, context: Context, addresses: EngineAddresses, stack: ExitStack) -> None:
-        if addresses.coordinator_input is not None:
-            raise ProtocolError("a simulated engine takes part in no lockstep of ranks")
-        registration = self._writer.registration(
-            addresses.frontend_stats_publish_address, instance_id=secrets.token_hex(8)
-        )
+        registration = self._writer.registration(addresses, instance_id=secrets.token_hex(8))
         for address in addresses.inputs:
             dealer = stack.enter_context(connect_dealer(context, address, self.rank))
             dealer.send(registration)
@@ -171,6 +203,24 @@ class SimulatedEngine:
             pusher = connect_pusher(context, address)
             stack.callback(pusher.close)
             self._outputs.append(pusher)
+
+    async def _find_group(self, stack: ExitStack) -> None:
+        """Wait for the other ranks, where all step together."""
+        if self._meeting is None:
+            return
+        assert isinstance(self._core, LockstepCore)
+        self._group = self._meeting.join(self.rank, self._wake)
+        stack.callback(self._group.leave, self.rank)
+        self._core.join(self._group)
+        await self._group.wait_complete()
+
+    def _wake_up(self, call: StartWave) -> None:
+        self._core.receive(call, trio.current_time())
+        self._wake()
+
+    def _wake(self) -> None:
+        """Have the loop look at what has come."""
+        self._kick.set()
 
     async def _read(self, dealer: Dealer) -> None:
         """Take requests from one client, until a frame ends all reading."""
@@ -236,6 +286,9 @@ class SimulatedEngine:
                 self._ended.cancel(reason="the engine core died")
             elif isinstance(message, Vanishing):
                 self._ended.cancel(reason="the engine vanished")
+            elif isinstance(message, LoadNotice | WaveNotice):
+                assert self._coordinator is not None
+                self._coordinator.report(self._writer.notice(message))
             elif message.client >= len(self._outputs):
                 # The output thread of a real engine ends here; everything after is silence.
                 self._mute = True

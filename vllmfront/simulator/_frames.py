@@ -4,6 +4,7 @@ from typing import Any
 
 from vllmfront.engine import EngineOutput
 from vllmfront.engine.wire import (
+    EngineAddresses,
     PrefixCacheStats,
     Registration,
     SchedulerStats,
@@ -15,7 +16,7 @@ from vllmfront.engine.wire import (
     plain_row,
 )
 from vllmfront.simulator._config import SimulatorConfig
-from vllmfront.simulator._messages import Answer, StepOutput, StepStats
+from vllmfront.simulator._messages import Answer, LoadNotice, Notice, StepOutput, StepStats
 
 ROW_LENGTH_0_32 = 18
 SINCE_0_33 = ("coord_store_port", "coordinator_input_address", "coordinator_output_address")
@@ -32,7 +33,7 @@ class FrameWriter:
         self._rank = rank
         self._row_length = None if config.reports_errors else ROW_LENGTH_0_32
 
-    def registration(self, stats_address: str | None, instance_id: str) -> bytes:
+    def registration(self, addresses: EngineAddresses, instance_id: str) -> bytes:
         """Return the first message on each input socket."""
         config = self._config
         tokens = config.block_size * config.num_gpu_blocks
@@ -40,11 +41,11 @@ class FrameWriter:
             max_model_len=config.max_model_len,
             num_gpu_blocks=config.num_gpu_blocks,
             block_size=config.block_size,
-            dp_stats_address=stats_address,
+            dp_stats_address=addresses.frontend_stats_publish_address,
             dtype=config.dtype,
             vllm_version=config.vllm_version,
             world_size=1,
-            data_parallel_size=1,
+            data_parallel_size=config.ranks if config.lockstep else 1,
             tensor_parallel_size=1,
             pipeline_parallel_size=1,
             decode_context_parallel_size=1,
@@ -59,6 +60,8 @@ class FrameWriter:
             enable_sleep_mode=config.sleep_mode,
             effective_attention_block_size=config.block_size,
             coord_store_port=0,
+            coordinator_input_address=addresses.coordinator_input,
+            coordinator_output_address=addresses.coordinator_output,
         )
         return encode_registration(
             registration, leave_out=() if config.reports_errors else SINCE_0_33
@@ -81,6 +84,18 @@ class FrameWriter:
             utility=UtilityAnswer(answer.call_id, answer.failure, answer.result),
         )
 
+    def notice(self, notice: Notice) -> list[bytes]:
+        """Return what the coordinator is told."""
+        if isinstance(notice, LoadNotice):
+            return encode_batch(
+                engine_index=self._rank,
+                timestamp=notice.timestamp,
+                scheduler_stats=scheduler_stats(notice.stats),
+            )
+        return encode_batch(
+            engine_index=self._rank, wave_complete=notice.ended, start_wave=notice.started
+        )
+
     def _row(self, request_id: str, output: list[int] | EngineOutput) -> list[Any]:
         if isinstance(output, list):
             row = plain_row(request_id, output)
@@ -96,6 +111,8 @@ def scheduler_stats(stats: StepStats) -> dict[str, Any]:
             num_running_reqs=stats.running,
             num_waiting_reqs=stats.waiting,
             num_kv_fetch_reqs_by_stage=dict.fromkeys(KV_FETCH_STAGES, 0),
+            step_counter=stats.step,
+            current_wave=stats.wave,
             kv_cache_usage=stats.kv_cache_usage,
             prefix_cache_stats=PrefixCacheStats(
                 reset=stats.prefix_reset,

@@ -5,6 +5,7 @@ import trio
 
 from vllmfront.simulator._config import SimulatorConfig
 from vllmfront.simulator._engine import SimulatedEngine
+from vllmfront.simulator._lockstep import LockstepMeeting
 from vllmfront.simulator._rim import RimFactory
 from vllmfront.simulator._sockets import Context
 
@@ -16,6 +17,9 @@ class Lives:
     config: SimulatorConfig
     rank: int
     rims: RimFactory
+    meeting: LockstepMeeting | None = None
+    """Where the ranks find each other, if they step together."""
+
     settled: trio.Event = attrs.field(factory=trio.Event, init=False)
     """Set once a life has registered with its frontend, or none will any more."""
 
@@ -44,7 +48,8 @@ class Lives:
             self.engine = self._new_engine()
 
     def _new_engine(self) -> SimulatedEngine:
-        return SimulatedEngine(self.config, self.rank, self.rims(self.rank, self._life))
+        rim = self.rims(self.rank, self._life)
+        return SimulatedEngine(self.config, self.rank, rim, self.meeting)
 
 
 @attrs.frozen

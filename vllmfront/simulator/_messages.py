@@ -19,6 +19,10 @@ class StepStats:
     prefix_queries: int = 0
     prefix_hits: int = 0
     prefix_reset: bool = False
+    wave: int = 0
+    step: int = 0
+    """Of ranks that step together: the present wave, and how many steps it had."""
+
     running_loras: dict[str, int] = attrs.field(factory=dict)
     waiting_loras: dict[str, int] = attrs.field(factory=dict)
 
@@ -54,6 +58,22 @@ class Raw:
     frame: bytes
 
 
+@attrs.frozen(kw_only=True)
+class LoadNotice:
+    """How busy the engine is, for the coordinator."""
+
+    timestamp: float
+    stats: StepStats
+
+
+@attrs.frozen(kw_only=True)
+class WaveNotice:
+    """The number of a wave that has begun, or of one that has ended, for the coordinator."""
+
+    started: int | None = None
+    ended: int | None = None
+
+
 @attrs.frozen
 class Death:
     """The engine core has failed: the sentinel goes to all clients, then nothing more."""
@@ -66,4 +86,6 @@ class Vanishing:
     """The engine goes without a word."""
 
 
-Message = StepOutput | Answer | Raw | Death | Vanishing
+Notice = LoadNotice | WaveNotice
+
+Message = StepOutput | Answer | Raw | Notice | Death | Vanishing

@@ -215,13 +215,19 @@ class Scheduler:
         if row is not None:
             finished.rows.append((sequence, row))
 
-    def take_stats(self) -> StepStats:
-        """Return the gauges, and the counters since the last call."""
+    def levels(self) -> StepStats:
+        """Return the gauges alone."""
         blocks = sum(-(-s.length // self.config.block_size) for s in self.running)
-        stats = StepStats(
+        return StepStats(
             running=len(self.running),
             waiting=len(self.waiting),
             kv_cache_usage=min(1.0, blocks / self.config.num_gpu_blocks),
+        )
+
+    def take_stats(self) -> StepStats:
+        """Return the gauges, and the counters since the last call."""
+        stats = attrs.evolve(
+            self.levels(),
             prefix_requests=self._prefills,
             prefix_queries=self._queries,
             prefix_hits=self._hits,

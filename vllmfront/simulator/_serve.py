@@ -10,6 +10,7 @@ import zmq
 from vllmfront.simulator._config import SimulatorConfig
 from vllmfront.simulator._engine import SimulatedEngine
 from vllmfront.simulator._lives import Lives
+from vllmfront.simulator._lockstep import LockstepMeeting
 from vllmfront.simulator._rim import RimFactory, no_rim
 from vllmfront.simulator._sockets import Context
 
@@ -19,7 +20,8 @@ class Simulator:
 
     def __init__(self, config: SimulatorConfig, rims: RimFactory = no_rim) -> None:
         ranks = range(config.start_rank, config.start_rank + config.ranks)
-        self._lives = [Lives(config, rank, rims) for rank in ranks]
+        meeting = LockstepMeeting(config.ranks) if config.lockstep else None
+        self._lives = [Lives(config, rank, rims, meeting) for rank in ranks]
 
     def __repr__(self) -> str:
         return f"<Simulator {list(self.engines)}>"

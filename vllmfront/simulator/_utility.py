@@ -40,6 +40,17 @@ class Utilities:
     abort_all: Callable[[float], list[StepOutput]]
     """Ends every request, with an output for each."""
 
+    holds_work: Callable[[], bool]
+    """Whether the engine has anything left to do."""
+
+    on_pause: Callable[[], None] = attrs.field(default=lambda: None)
+    """Called when the scheduler was paused, before that is complete."""
+
+    may_resume: Callable[[], bool] = attrs.field(default=lambda: True)
+    """Asked before a resume; what it raises is the answer, and False ignores the call."""
+
+    on_resume: Callable[[], None] = attrs.field(default=lambda: None)
+
     now: float = 0.0
     said: list[StepOutput] = attrs.field(factory=list)
     """What a call makes the engine say before its answer; the caller takes it."""
@@ -99,6 +110,7 @@ class Utilities:
         if mode == "abort":
             self.said += self.abort_all(self.now)
         self.scheduler.pause = Pause.ALL if mode == "keep" else Pause.NEW
+        self.on_pause()
 
         def finish(now: float) -> None:
             if clear_cache:
@@ -112,8 +124,11 @@ class Utilities:
         return answer
 
     def resume_scheduler(self) -> None:
+        if not self.may_resume():
+            return
         self.rejects_new = False
         self.scheduler.pause = Pause.NOTHING
+        self.on_resume()
 
     def sleep(self, level: int = 1, mode: str = "abort") -> Any:
         paused = self.pause_scheduler(mode, level >= 1)
@@ -214,7 +229,7 @@ class Utilities:
         return [None]
 
     def _when_idle(self, finish: Callable[[float], None]) -> Any:
-        if self.scheduler.holds_work():
+        if self.holds_work():
             return WhenIdle(finish)
         return finish(self.now)
 
