@@ -38,6 +38,10 @@ _LEAST_PATIENCE = 5.0
 _FAREWELL = 1.5
 """Seconds of that time for last frames to leave, and for everything to be closed."""
 
+_LEAST_DRAIN = 0.3
+"""Seconds that requests go on in any case. The supervisor stops us when an engine has died, maybe
+before we have noticed; then they end with what happened, and not as if they had been aborted."""
+
 _END_BUDGET = FLUSH_BUDGET + 1.0
 """Seconds that may pass between the end of the drain and ours."""
 
@@ -111,7 +115,8 @@ def drain_budget(shutdown_timeout: float) -> float:
     The supervisor kills us ``max(shutdown_timeout, 5)`` seconds after it, and what has not ended
     until then would end without a word.
     """
-    return min(shutdown_timeout, max(shutdown_timeout, _LEAST_PATIENCE) - _FAREWELL)
+    longest = max(shutdown_timeout, _LEAST_PATIENCE) - _FAREWELL
+    return max(_LEAST_DRAIN, min(shutdown_timeout, longest))
 
 
 def client_config(config: WorkerConfig, environ: Mapping[str, str]) -> EngineClientConfig:
