@@ -46,6 +46,10 @@ class FakeServer:
         match path:
             case "/pause":
                 return self._pause(params)
+            case "/renew_pause":
+                if self.owner != params["owner"]:
+                    return conflict("paused" if self.owner else "running", holder=self.owner)
+                self.lease = params["lease"]
             case "/resume":
                 if self.owner not in {None, params["owner"]}:
                     return conflict("paused", holder=self.owner)

@@ -1,5 +1,6 @@
 """Updates of several servers: all of them, or back to what is known."""
 
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -271,7 +272,7 @@ def test_a_piece_whose_answer_got_lost_is_not_sent_twice(backend: str) -> None:
 def test_the_lease_is_renewed_while_the_block_runs(backend: str) -> None:
     async def body(trainer: Trainer) -> None:
         async with trainer.client.update_window(lease=0.06, version="v1"):
-            while trainer.two.calls.count("/pause") < 4:  # noqa: ASYNC110 - servers set no event
+            while trainer.two.calls.count("/renew_pause") < 4:  # noqa: ASYNC110 - servers set no event
                 await anyio.sleep(0.01)
 
         assert trainer.one.serves[1] == "v1"
@@ -279,15 +280,23 @@ def test_the_lease_is_renewed_while_the_block_runs(backend: str) -> None:
     run(backend, body)
 
 
-def test_a_lease_that_is_lost_ends_the_block(backend: str) -> None:
+@pytest.mark.parametrize(
+    ("taken", "why"),
+    [(True, "two is not paused by us any more"), (False, r"two could not .* for 0\.09 seconds")],
+)
+def test_a_lease_that_is_lost_ends_the_block(backend: str, taken: bool, why: str) -> None:
     async def body(trainer: Trainer) -> None:
-        with pytest.raises(LeaseLost, match=r"two could not be renewed for 0\.09 seconds"):
+        with pytest.raises(LeaseLost if taken else UpdateFailed) as caught:
             async with trainer.client.update_window(lease=0.09):
-                trainer.two.owner = "other"
+                if taken:
+                    trainer.two.owner = "other"
+                trainer.two.deaf = not taken
                 await anyio.sleep_forever()
 
+        error = caught.value if taken else caught.value.__cause__
+        assert re.search(why, str(error))
         assert trainer.one.serves == OLD
-        assert trainer.two.owner == "other"
+        assert trainer.two.owner == ("other" if taken else "trainer")
 
     run(backend, body)
 

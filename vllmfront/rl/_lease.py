@@ -8,7 +8,7 @@ from typing import Literal
 import anyio
 import attrs
 
-from vllmfront.rl._errors import CallFailed
+from vllmfront.rl._errors import CallFailed, StateConflict
 from vllmfront.rl._fleet import Answers, Fleet
 from vllmfront.rl._progress import Phase
 
@@ -31,10 +31,6 @@ class LeasedPause:
     lost: str | None = attrs.field(default=None, init=False)
     """Why the pause may have ended behind our back."""
 
-    async def take(self) -> Answers:
-        """Pause all servers, and return what each said."""
-        return await self._pause(Phase.PAUSED)
-
     async def release(self, only: Mapping[str, object] | None = None) -> Answers:
         """Let them go on, all or those that are named, and return what each said."""
         return await self.fleet.call(
@@ -50,23 +46,35 @@ class LeasedPause:
         if self.lease is None:
             return
         heard = dict.fromkeys((server.url for server in self.fleet.servers), time.monotonic())
-        while True:
+        while self.lost is None:
             await anyio.sleep(self.lease / RENEWALS_A_LEASE)
             answers = Answers({}, {})
             with anyio.move_on_after(self.lease / RENEWALS_A_LEASE):
-                answers = await self._pause(None)
+                answers = await self._renew()
             heard |= dict.fromkeys(answers.values, time.monotonic())
-            server, last = min(heard.items(), key=lambda item: item[1])
-            if time.monotonic() - last >= self.lease:
-                self.lost = self._why(server, answers.errors.get(server))
-                body.cancel()
-                return
+            self._judge(heard, answers.errors)
+        body.cancel()
 
-    def _why(self, server: str, error: CallFailed | None) -> str:
-        said = "it gave no answer" if error is None else str(error)
-        return f"the pause of {server} could not be renewed for {self.lease:g} seconds: {said}"
+    def _judge(self, heard: Mapping[str, float], errors: Mapping[str, CallFailed]) -> None:
+        """Note that the pause is lost where a server says so, or has been silent for too long."""
+        for server, error in errors.items():
+            if isinstance(error, StateConflict):
+                self.lost = f"{server} is not paused by us any more: {error}"
+        server, last = min(heard.items(), key=lambda item: item[1])
+        if self.lost is None and time.monotonic() - last >= (self.lease or math.inf):
+            said = errors.get(server) or "it gave no answer"
+            self.lost = (
+                f"the pause of {server} could not be renewed for {self.lease:g} seconds: {said}"
+            )
 
-    async def _pause(self, phase: Phase | None) -> Answers:
+    async def _renew(self) -> Answers:
+        params = {"owner": self.owner, "lease": self.lease}
+        return await self.fleet.call(
+            lambda server, _place: server.post("/renew_pause", params=params, repeatable=True)
+        )
+
+    async def take(self) -> Answers:
+        """Pause all servers, or find them paused by us, and return what each said."""
         params = {
             "mode": self.mode,
             "clear_cache": "true" if self.clear_cache else "false",
@@ -74,7 +82,8 @@ class LeasedPause:
             "lease": self.lease,
         }
         return await self.fleet.call(
-            lambda server, _place: server.post("/pause", params=params, repeatable=True), phase
+            lambda server, _place: server.post("/pause", params=params, repeatable=True),
+            Phase.PAUSED,
         )
 
 
