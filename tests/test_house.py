@@ -15,6 +15,7 @@ LAYERS = (
     "cli",
     "lifecycles",
     "api",
+    "control",
     "chat",
     "text",
     "models",

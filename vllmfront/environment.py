@@ -41,6 +41,14 @@ def positive_number(environ: Mapping[str, str], name: str, default: float) -> fl
     return number
 
 
+def nonzero(environ: Mapping[str, str], name: str) -> bool:
+    """Read whether a switch is on that the reference reads as a number: any but 0."""
+    try:
+        return int(environ.get(name, "")) != 0
+    except ValueError:
+        return False
+
+
 def switch(environ: Mapping[str, str], name: str) -> bool:
     """Read whether a switch is on: ``1`` or ``true``."""
     return environ.get(name, "").lower() in {"1", "true"}

@@ -15,6 +15,7 @@ from tests.replay.recording import Recording, Scenario
 from vllmfront.api.http import ListenConfig as HttpListenConfig
 from vllmfront.api.http import open_listeners
 from vllmfront.api.openai import ModelService
+from vllmfront.control import open_control_plane
 from vllmfront.engine import EngineClient, EngineClientConfig, GuardLimits, open_engine_client
 from vllmfront.lifecycles import EngineConfig, ModelConfig, ServeConfig, ServerConfig
 from vllmfront.lifecycles._api import ApiServer
@@ -103,6 +104,7 @@ async def open_frontend(
     async with (
         open_listeners(HttpListenConfig(host="127.0.0.1", port=0)) as listeners,
         open_engine_client(EngineClientConfig(adapters=recording.adapters)) as client,
+        open_control_plane(client) as control,
         trio.open_nursery() as nursery,
     ):
         client.set_limits(GuardLimits(vocab_size=VOCABULARY, max_model_len=None))
@@ -113,6 +115,7 @@ async def open_frontend(
             config=CONFIG,
             listeners=listeners,
             client=client,
+            control=control,
             slot=slot,
             shutdown=shutdown,
             reloads=Reloads(),

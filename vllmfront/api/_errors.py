@@ -1,20 +1,26 @@
 """The one table that turns errors into HTTP statuses."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import attrs
 
 from vllmfront.api._error_json import INTERNAL_MESSAGE, error_json
 from vllmfront.api.http import Headers, ResponseWriter
 from vllmfront.errors import (
+    ControlCallFailed,
+    ControlCallTimeout,
     EngineRequestFailed,
     FeatureNotServed,
+    GenerationHeld,
     MalformedRequest,
     ModelNotFound,
     Reason,
     RequestRejected,
     RequestTimedOut,
     ServiceUnavailable,
+    StateConflict,
     UtilityCallTimeout,
     VllmFrontError,
 )
@@ -34,9 +40,14 @@ class ErrorAnswer:
     reason: Reason | None = None
     """Why a later try may succeed; only those answers have it in their JSON."""
 
+    details: Mapping[str, Any] = attrs.field(factory=dict)
+    """What else programs may want to know; stands in the JSON as well."""
+
     def json(self) -> bytes:
         """Return ``{"error": {...}}``, as a body and as the data of a stream event."""
-        return error_json(self.status, self.type, self.message, self.param, self.reason)
+        return error_json(
+            self.status, self.type, self.message, self.param, self.reason, details=self.details
+        )
 
 
 _TABLE: tuple[tuple[type[Exception], int, str], ...] = (
@@ -44,9 +55,11 @@ _TABLE: tuple[tuple[type[Exception], int, str], ...] = (
     (ModelNotFound, 404, "NotFoundError"),
     (RequestRejected, 400, "BadRequestError"),
     (FeatureNotServed, 501, "NotImplementedError"),
+    (StateConflict, 409, "Conflict"),
     (ServiceUnavailable, 503, "ServiceUnavailableError"),
     (RequestTimedOut, 504, "GatewayTimeoutError"),
     (UtilityCallTimeout, 504, "GatewayTimeoutError"),
+    (ControlCallTimeout, 504, "GatewayTimeoutError"),
     (VllmFrontError, 500, "InternalServerError"),
 )
 """First match wins; what is not in here is a bug and answered with a bare 500."""
@@ -66,7 +79,18 @@ def answer_to(error: Exception) -> ErrorAnswer:
         reason = error.reason
     elif isinstance(error, RequestTimedOut):
         reason = error.reason
-    return ErrorAnswer(status, kind, message, param, retry_after, reason)
+    return ErrorAnswer(status, kind, message, param, retry_after, reason, _details(error))
+
+
+def _details(error: Exception) -> Mapping[str, Any]:
+    if isinstance(error, GenerationHeld):
+        return {"mode": error.mode, "since": error.since}
+    if isinstance(error, StateConflict):
+        return {"state": error.state, "holder": error.holder, "since": error.since}
+    if isinstance(error, ControlCallFailed):
+        ranks = {str(rank): text for rank, text in error.failures.items()}
+        return {"phase": error.phase, "engines": ranks}
+    return {}
 
 
 def respond_with_error(response: ResponseWriter, error: Exception) -> ErrorAnswer:

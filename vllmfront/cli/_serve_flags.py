@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from vllmfront.cli import _unserved_flags
+from vllmfront.cli._control_flags import CONTROL
 from vllmfront.cli._flag import Flag
 from vllmfront.cli._listen_flags import ENGINES, LISTENER
 from vllmfront.cli._model_flags import DECODING, MODEL
@@ -11,7 +12,7 @@ from vllmfront.cli._request_flags import REQUESTS
 from vllmfront.cli._restart_flags import RESTARTS
 from vllmfront.cli._server_flags import SERVER, TLS
 
-GROUPS = (LISTENER, ENGINES, PARALLEL, RESTARTS, MODEL, DECODING, REQUESTS, SERVER, TLS)
+GROUPS = (LISTENER, ENGINES, PARALLEL, RESTARTS, MODEL, DECODING, REQUESTS, CONTROL, SERVER, TLS)
 
 SHARED = (
     "--revision",

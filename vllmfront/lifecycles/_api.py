@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
+from vllmfront.api.developer import DeveloperRoutes
 from vllmfront.api.edge import AccessControl, CorsPolicy, Edge
 from vllmfront.api.http import (
     Handler,
@@ -22,6 +23,7 @@ from vllmfront.api.lora import LoraRoutes
 from vllmfront.api.metrics import HttpMetrics
 from vllmfront.api.openai import GateLimits, OpenAiRoutes
 from vllmfront.api.routes import open_operator_router
+from vllmfront.control import ControlPlane
 from vllmfront.engine import EngineClient, TerminalCause
 from vllmfront.environment import whole_number
 from vllmfront.lifecycles._config import ServeConfig, ServerConfig
@@ -41,6 +43,7 @@ class ApiServer:
     config: ServeConfig
     listeners: Sequence[Listener]
     client: EngineClient
+    control: ControlPlane
     slot: DrainingSlot
     shutdown: Shutdown
     reloads: Reloads
@@ -109,7 +112,8 @@ class ApiServer:
         )
         async with open_operator_router(facts, metrics, os.environ) as router:
             adapters = LoraRoutes(self.client.adapters, served_names(self.config), os.environ)
-            for method, path, handler in (*routes, *adapters):
+            developer = DeveloperRoutes(self.control, os.environ)
+            for method, path, handler in (*routes, *adapters, *developer):
                 router.add(method, path, handler)
             yield (
                 Edge(

@@ -122,6 +122,20 @@ class RequestsConfig:
 
 
 @attrs.frozen(kw_only=True)
+class ControlFlags:
+    """How orders to all engines are given."""
+
+    timeout: float = 300.0
+    """Seconds until one that is not answered is given up."""
+
+    lease_action: str = "resume"
+    """What ends a pause whose lease was not renewed: ``resume``, ``keep-paused``, ``shutdown``."""
+
+    unsafe_weight_sync: bool = False
+    """Whether orders about weights are passed on at any time."""
+
+
+@attrs.frozen(kw_only=True)
 class CorsConfig:
     """Which web pages of other origins may call us."""
 
@@ -191,6 +205,7 @@ class ServeConfig:
     chat: ChatConfig = attrs.field(factory=ChatConfig)
     decoding: DecodingConfig = attrs.field(factory=DecodingConfig)
     requests: RequestsConfig = attrs.field(factory=RequestsConfig)
+    control: ControlFlags = attrs.field(factory=ControlFlags)
     server: ServerConfig = attrs.field(factory=ServerConfig)
     headless: bool = False
     """Whether engines are run here without a frontend."""

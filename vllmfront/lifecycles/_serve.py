@@ -18,12 +18,15 @@ import trio
 
 from vllmfront.api.http import ListenConfig as HttpListenConfig
 from vllmfront.api.http import Listener, open_listeners
+from vllmfront.control import open_control_plane
 from vllmfront.engine import EngineClient, EngineClientConfig, open_engine_client
+from vllmfront.engine.pause import LeaseAction
 from vllmfront.environment import switch
 from vllmfront.errors import RestartLimitExceeded
 from vllmfront.lifecycles._adapters import adapters_of
 from vllmfront.lifecycles._api import FLUSH_BUDGET
 from vllmfront.lifecycles._config import ListenConfig, ServeConfig
+from vllmfront.lifecycles._control import control_config
 from vllmfront.lifecycles._custody import Custodies
 from vllmfront.lifecycles._engine import REAP_BUDGET, STOP_BUDGET
 from vllmfront.lifecycles._generation import Generation, UpgradeTrigger, open_upgrades
@@ -79,6 +82,7 @@ async def serve(  # noqa: ASYNC128 (the child that listens calls it)
         open_service(shutdown, reload_log_level=reload_log_level, hand_over=trigger) as service,
         _listeners(config.listen, heritage) as listeners,
         open_engine_client(engines, inheritance=heritage.engines) as client,
+        open_control_plane(client, control_config(config.control)) as control,
     ):
         generation = Generation(
             client=client,
@@ -96,6 +100,7 @@ async def serve(  # noqa: ASYNC128 (the child that listens calls it)
                 config=config,
                 listeners=listeners,
                 client=client,
+                control=control,
                 shutdown=shutdown,
                 service=service,
                 generation=generation,
@@ -175,6 +180,7 @@ def _client_config(config: ServeConfig, *, lockstep: bool) -> EngineClientConfig
         recovery_wait=config.requests.recovery_wait,
         request_retries=config.requests.retries,
         continuation=config.requests.continuation,
+        pause_lease_action=LeaseAction(config.control.lease_action),
         randomize_ids=not switch(os.environ, "VLLM_DISABLE_REQUEST_ID_RANDOMIZATION"),
         count_metrics=config.server.log_stats,
         histogram_bounds={

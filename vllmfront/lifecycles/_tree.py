@@ -18,6 +18,7 @@ import attrs
 import trio
 
 from vllmfront.api.http import Listener
+from vllmfront.control import ControlPlane
 from vllmfront.engine import EngineClient
 from vllmfront.environment import positive_number
 from vllmfront.lifecycles._api import FLUSH_BUDGET, ApiServer
@@ -47,6 +48,7 @@ class Parts:
     config: ServeConfig
     listeners: Sequence[Listener]
     client: EngineClient
+    control: ControlPlane
     shutdown: Shutdown
     service: Service
     generation: Generation
@@ -132,6 +134,7 @@ def _api(parts: Parts, slot: DrainingSlot, snapshot: Callable[[], SupervisorSnap
         config=parts.config,
         listeners=parts.listeners,
         client=parts.client,
+        control=parts.control,
         slot=slot,
         shutdown=parts.shutdown,
         reloads=parts.service.reloads,

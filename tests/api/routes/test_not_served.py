@@ -9,13 +9,13 @@ def test_gated_routes_do_not_exist_behind_a_closed_gate() -> None:
     known = paths({})
 
     assert "/v1/responses" in known
-    assert "/pause" not in known
+    assert "/sleep" not in known
 
 
 def test_the_development_gate_opens_for_any_nonzero_number() -> None:
-    assert "/pause" in paths({"VLLM_SERVER_DEV_MODE": "1"})
-    assert "/pause" not in paths({"VLLM_SERVER_DEV_MODE": "0"})
-    assert "/pause" not in paths({"VLLM_SERVER_DEV_MODE": "yes"})
+    assert "/sleep" in paths({"VLLM_SERVER_DEV_MODE": "1"})
+    assert "/sleep" not in paths({"VLLM_SERVER_DEV_MODE": "0"})
+    assert "/sleep" not in paths({"VLLM_SERVER_DEV_MODE": "yes"})
 
 
 def test_no_route_is_listed_twice() -> None:

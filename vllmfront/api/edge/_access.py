@@ -4,12 +4,18 @@ import hashlib
 import hmac
 from collections.abc import Sequence
 
+from vllmfront.api.developer import DEVELOPER_PATHS
 from vllmfront.api.http import HttpRequest
 
 OPEN_PATHS = frozenset({"/health", "/ping", "/live", "/ready", "/metrics", "/version"})
 """What load balancers and scrapers need, and no more."""
 
-ADMIN_PATHS = frozenset({"/supervisor", "/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
+ADMIN_PATHS = frozenset(
+    {
+        *("/supervisor", "/v1/load_lora_adapter", "/v1/unload_lora_adapter"),
+        *DEVELOPER_PATHS,
+    }
+)
 """What shows the server's inside or changes its state: for operators, not for its users."""
 
 

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
+from vllmfront.environment import nonzero
+
 
 @attrs.frozen
 class Gate:
@@ -21,8 +23,6 @@ _RENDER = "rendering without generating"
 _TOKENS = "token-in, token-out generation"
 _POOLING = "pooling models"
 _AUDIO = "audio models"
-_WEIGHTS = "weight synchronisation"
-_PAUSE = "pausing and resuming the engine"
 _SLEEP = "engine sleep mode"
 _CACHES = "resetting caches"
 _ELASTIC = "elastic expert parallelism"
@@ -83,25 +83,8 @@ _FEATURES: Mapping[tuple[Gate, str], Sequence[str]] = {
         "POST /release_kv_cache_memory",
         "GET /is_sleeping",
     ),
-    (DEVELOPMENT, _PAUSE): (
-        "POST /pause",
-        "POST /resume",
-        "GET /is_paused",
-        "POST /abort_requests",
-    ),
     (DEVELOPMENT, "calling engine workers"): ("POST /collective_rpc",),
-    (DEVELOPMENT, _WEIGHTS): (
-        "POST /weight_checker",
-        "POST /init_weight_transfer_engine",
-        "POST /shutdown_weight_transfer_engine",
-        "POST /start_weight_update",
-        "POST /start_draft_weight_update",
-        "POST /update_weights",
-        "POST /finish_weight_update",
-        "POST /update_weight_version",
-        "GET /weight_info",
-    ),
-    (DEVELOPMENT, "server information"): ("GET /server_info", "GET /get_world_size"),
+    (DEVELOPMENT, "server information"): ("GET /server_info",),
 }
 
 
@@ -117,7 +100,7 @@ class NotServed:
 def not_served_routes(environ: Mapping[str, str]) -> list[NotServed]:
     """Return the routes whose gate is open in *environ*; the others answer 404."""
     gates = {ALWAYS}
-    if _is_nonzero(environ.get(DEVELOPMENT.name, "")):
+    if nonzero(environ, DEVELOPMENT.name):
         gates.add(DEVELOPMENT)
     return [
         NotServed(method, path, feature)
@@ -125,10 +108,3 @@ def not_served_routes(environ: Mapping[str, str]) -> list[NotServed]:
         if gate in gates
         for method, path in (route.split(" ") for route in routes)
     ]
-
-
-def _is_nonzero(value: str) -> bool:
-    try:
-        return int(value) != 0
-    except ValueError:
-        return False

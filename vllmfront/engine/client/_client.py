@@ -34,7 +34,7 @@ from vllmfront.engine.guard import GuardLimits
 from vllmfront.engine.handshake import Roster
 from vllmfront.engine.metrics import EngineMetrics, TerminalCause
 from vllmfront.engine.pause import HoldGate, PauseMode, PausePhase, PauseWindow
-from vllmfront.errors import EngineDied, VllmFrontError
+from vllmfront.errors import EngineDied, EngineUnavailable, VllmFrontError
 
 RESUME_BUDGET = 10.0
 """Seconds that the end of a pause block waits for the engines to go on; the order stands."""
@@ -340,15 +340,15 @@ class EngineClient:
                 with trio.move_on_after(RESUME_BUDGET, shield=True):
                     await window.wait(lambda phase: phase is not PausePhase.RESUMING)
 
+    def unavailable(self) -> EngineUnavailable:
+        """Return why no engine takes orders now."""
+        return self._membership.unavailable()
+
     @property
     def serving_ranks(self) -> list[int]:
         """Engines that messages can be sent to."""
         ranks = self._membership.ranks.values()
         return [engine.rank for engine in ranks if engine.state.connected]
-
-    def on_loss(self, observer: Callable[[int], None]) -> None:
-        """Call *observer* with the rank of each engine that is lost."""
-        self._membership.on_loss(lambda engine: observer(engine.rank))
 
     def delay_engine(self, seconds: float, rank: int | None = None) -> None:
         """Take note that in so many seconds a process will be started for one *rank*, or for all.

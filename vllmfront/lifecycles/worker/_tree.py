@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from vllmfront.api.http import Listener
+from vllmfront.control import ControlPlane
 from vllmfront.engine import EngineClient
 from vllmfront.environment import positive_number
 from vllmfront.lifecycles._api import FLUSH_BUDGET, ApiServer
@@ -40,6 +41,7 @@ class Parts:
     settings: ServeConfig
     listener: Listener
     client: EngineClient
+    control: ControlPlane
     engines: EngineWatch
     shutdown: Shutdown
     reloads: Reloads
@@ -76,6 +78,7 @@ def _api(parts: Parts, slot: DrainingSlot, snapshot: Callable[[], SupervisorSnap
         config=parts.settings,
         listeners=[parts.listener],
         client=parts.client,
+        control=parts.control,
         slot=slot,
         shutdown=parts.shutdown,
         reloads=parts.reloads,

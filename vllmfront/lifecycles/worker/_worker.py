@@ -19,10 +19,12 @@ import attrs
 import trio
 
 from vllmfront.api.http import Listener
+from vllmfront.control import open_control_plane
 from vllmfront.engine import EngineClientConfig, open_engine_client
 from vllmfront.environment import switch
 from vllmfront.errors import VllmFrontError
 from vllmfront.lifecycles._api import FLUSH_BUDGET
+from vllmfront.lifecycles._control import control_config
 from vllmfront.lifecycles._service import open_service
 from vllmfront.lifecycles.worker._config import Bootstrap, WorkerConfig
 from vllmfront.lifecycles.worker._descriptors import check_descriptors, open_client_listener
@@ -87,6 +89,7 @@ async def serve_worker(  # noqa: ASYNC128 (the child that listens calls it)
         ) as service,
         _watch(parent, shutdown) as watch,
         open_engine_client(client_config(config, environ)) as client,
+        open_control_plane(client, control_config(config.settings.control)) as control,
     ):
         engines = EngineWatch(client=client, shutdown=shutdown, grace=loss_grace)
         with open_client_listener(bootstrap.listen_fd) as listener:
@@ -95,6 +98,7 @@ async def serve_worker(  # noqa: ASYNC128 (the child that listens calls it)
                 settings=config.settings,
                 listener=listener,
                 client=client,
+                control=control,
                 engines=engines,
                 shutdown=shutdown,
                 reloads=service.reloads,

@@ -1,0 +1,39 @@
+"""The control plane: orders to all engines at once, with deadlines; pauses; new weights.
+
+What changes the engines' state goes through here, whoever asks for it, and is done to its end even
+when they leave.
+"""
+
+from vllmfront.control._background import Background
+from vllmfront.control._calls import ControlCalls
+from vllmfront.control._cycle import SyncCycle, SyncEvent, SyncPlan
+from vllmfront.control._operations import (
+    SLEEP_OPERATIONS,
+    WEIGHT_OPERATIONS,
+    OperationTimes,
+)
+from vllmfront.control._plane import ControlConfig, ControlPlane, open_control_plane
+from vllmfront.control._sync_state import SyncOrder, SyncState, next_sync_state, orders_after
+from vllmfront.control._weights import SyncFailure, WeightSnapshot, WeightSync, WeightVersion
+
+__all__ = [
+    "SLEEP_OPERATIONS",
+    "WEIGHT_OPERATIONS",
+    "Background",
+    "ControlCalls",
+    "ControlConfig",
+    "ControlPlane",
+    "OperationTimes",
+    "SyncCycle",
+    "SyncEvent",
+    "SyncFailure",
+    "SyncOrder",
+    "SyncPlan",
+    "SyncState",
+    "WeightSnapshot",
+    "WeightSync",
+    "WeightVersion",
+    "next_sync_state",
+    "open_control_plane",
+    "orders_after",
+]

@@ -1,0 +1,138 @@
+"""All that changes the engines' state, behind one object."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+
+import attrs
+import trio
+
+from vllmfront.control._background import Background
+from vllmfront.control._calls import ControlCalls
+from vllmfront.control._operations import SLEEP_OPERATIONS, OperationTimes
+from vllmfront.control._weights import WeightSync
+from vllmfront.engine import EngineClient
+from vllmfront.engine.pause import HoldKind, PauseMode, PausePhase, PauseWindow
+from vllmfront.errors import ControlCallTimeout, StateConflict
+
+
+@attrs.frozen(kw_only=True)
+class ControlConfig:
+    """How orders are given."""
+
+    timeout: float = 300.0
+    """Seconds until one that is not answered is given up."""
+
+    guarded: bool = True
+    """Whether weights are updated in order alone; see ``_sync_state``."""
+
+
+@asynccontextmanager
+async def open_control_plane(
+    client: EngineClient, config: ControlConfig | None = None
+) -> AsyncGenerator["ControlPlane"]:
+    """Give orders to the engines of *client* for as long as the block runs."""
+    plane = ControlPlane(client, config)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(plane.serve)
+        yield plane
+        nursery.cancel_scope.cancel(reason="the control plane was closed")
+
+
+class ControlPlane:
+    """Pauses, orders and new weights of the engines of one client; ``serve`` owns the work."""
+
+    def __init__(self, client: EngineClient, config: ControlConfig | None = None) -> None:
+        self.config = config = ControlConfig() if config is None else config
+        self.client = client
+        self.background = Background()
+        self.calls = ControlCalls(client, timeout=config.timeout)
+        self.weights = WeightSync(client, self.calls, self.background, guarded=config.guarded)
+        self.sleep_times = OperationTimes(SLEEP_OPERATIONS)
+        client.pauses.veto = self._why_not_resume
+
+    async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Do the work until cancelled."""
+        await self.background.serve(task_status=task_status)
+
+    async def pause(
+        self,
+        mode: PauseMode,
+        *,
+        clear_cache: bool = True,
+        owner: str | None = None,
+        lease: float | None = None,
+    ) -> PauseWindow:
+        """Open a window, which stays; return once all engines stand still.
+
+        Cancelled, or out of time, the pause is taken all the same: who asks again as the same owner
+        waits for it again.
+
+        Raises:
+            StateConflict: Generation is paused already, by somebody else.
+            ControlCallTimeout: It was not taken in time.
+            ControlCallFailed: An engine refused, and the others go on.
+            EngineUnavailable: No engine has ever served, or none will.
+        """
+        window = self.client.pauses.open(mode, clear_cache=clear_cache, owner=owner, lease=lease)
+        with trio.move_on_after(self.config.timeout):
+            await window.wait_paused()
+            return window
+        raise ControlCallTimeout(
+            f"pause timed out: the engines do not all stand still after {self.config.timeout:g} "
+            f"seconds (mode {mode.value}). No new request passes; POST /resume takes it back",
+            phase="pause",
+            failures={},
+        )
+
+    async def resume(self, owner: str | None = None, *, force: bool = False) -> None:
+        """End the window, and return once all engines go on; without one they are told to as well.
+
+        Raises:
+            StateConflict: It is somebody else's, or weights are incomplete; not with *force*.
+            ControlCallTimeout: They do not all go on in time.
+            ControlCallFailed: An engine refused; the window stays.
+        """
+        pauses = self.client.pauses
+        why_not = self._why_not_resume()
+        if pauses.window is not None and why_not is not None and not force:
+            raise StateConflict(
+                f"Generation stays paused: {why_not}. Finish an update, or POST /resume?force=true",
+                state=self.weights.state.value,
+            )
+        window = pauses.end(owner, force=force)
+        if window is None:
+            # Another frontend before us may have paused them.
+            if self.client.gate.find(HoldKind.SLEEP) is None:
+                await self.background.run(partial(self.calls.order, "resume", "resume_scheduler"))
+            return
+        with trio.move_on_after(self.config.timeout):
+            await window.wait(lambda phase: phase is not PausePhase.RESUMING)
+            if window.phase is not PausePhase.CLOSED and window.error is not None:
+                raise window.error.twin()
+            return
+        raise ControlCallTimeout(
+            f"resume timed out: the engines do not all go on after {self.config.timeout:g} "
+            "seconds; try again",
+            phase="resume",
+            failures={},
+        )
+
+    async def is_paused(self) -> bool:
+        """Tell whether generation is held back, by us or by whoever told the engines."""
+        if self.client.gate.closed:
+            return True
+        return any(await self.calls.order("is_paused", "is_scheduler_paused"))
+
+    def abort(self, request_ids: Sequence[str] | None) -> int:
+        """End these requests, or all of them for None or none; return how many there were."""
+        if request_ids:
+            return self.client.abort(request_ids)
+        return self.client.abort_all()
+
+    def _why_not_resume(self) -> str | None:
+        incomplete = self.weights.incomplete
+        if not self.config.guarded or not incomplete:
+            return None
+        ranks = ", ".join(map(str, incomplete))
+        return f"the weights of engine {ranks} are incomplete, as no update of them was finished"

@@ -1,0 +1,343 @@
+"""New weights for the engines: each order at its time, and what is known of those they have."""
+
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
+from typing import Any
+
+import attrs
+import trio
+
+from vllmfront.control._background import Background
+from vllmfront.control._calls import ControlCalls, timed_out
+from vllmfront.control._operations import WEIGHT_OPERATIONS, OperationTimes
+from vllmfront.control._sync_state import SyncOrder, SyncState, next_sync_state
+from vllmfront.engine import EngineClient
+from vllmfront.engine.pause import HoldKind
+from vllmfront.errors import (
+    ControlCallFailed,
+    ControlCallTimeout,
+    EngineUnavailable,
+    StateConflict,
+    UtilityCallTimeout,
+    VllmFrontError,
+)
+
+_LOGGER = logging.getLogger(__name__)
+
+FIRST_VERSION = "default"
+"""What engines call the weights that they were started with."""
+
+
+@attrs.frozen
+class SyncFailure:
+    """What led to FAILED."""
+
+    phase: str
+    failures: Mapping[int, str]
+    """By rank."""
+
+
+@attrs.frozen(kw_only=True)
+class WeightVersion:
+    """The engines' weights, as ``/weight_info`` tells."""
+
+    label: str
+    expected: str | None
+    """What they were last given; None: nothing since they were started."""
+
+    stale: tuple[int, ...]
+    """Ranks that were started anew since, and have the weights of the model's files."""
+
+    incomplete: tuple[int, ...]
+    """Ranks whose last update was broken off, or is under way."""
+
+
+@attrs.frozen(kw_only=True)
+class WeightSnapshot:
+    """The weight transfer at one moment."""
+
+    state: SyncState
+    since: float
+    """By the event loop's clock."""
+
+    draft: bool
+    """Whether the update under way is one of the draft model."""
+
+    chunks: int
+    """How many have come of the update under way."""
+
+    expected: str | None
+    stale: tuple[int, ...]
+    incomplete: tuple[int, ...]
+    failure: SyncFailure | None
+
+
+class WeightSync:
+    """One order after the other; who comes meanwhile waits for its turn."""
+
+    def __init__(
+        self, client: EngineClient, calls: ControlCalls, background: Background, *, guarded: bool
+    ) -> None:
+        self.times = OperationTimes(WEIGHT_OPERATIONS)
+        self._client = client
+        self._calls = calls
+        self._background = background
+        self._guarded = guarded
+        self._state = SyncState.UNINITIALIZED
+        self._since = trio.current_time()
+        self._draft = False
+        self._chunks = 0
+        self._began_chunks = False
+        """Whether some weights of the update may have come."""
+
+        self._failure: SyncFailure | None = None
+        self._expected: str | None = None
+        self._changed = False
+        """Whether the weights are not those of the model's files."""
+
+        self._stale = set[int]()
+        self._incomplete: dict[bool, set[int]] = {False: set(), True: set()}
+        """Ranks by whether it is their draft model's weights."""
+
+        self._turn = trio.Lock()
+        self._busy: SyncOrder | None = None
+        client.on_loss(self._note_loss)
+
+    @property
+    def state(self) -> SyncState:
+        return self._state
+
+    @property
+    def busy(self) -> SyncOrder | None:
+        """What is being done just now."""
+        return self._busy
+
+    @property
+    def incomplete(self) -> tuple[int, ...]:
+        """Ranks that must not serve: their last update was broken off, or is under way."""
+        return tuple(sorted(set().union(*self._incomplete.values())))
+
+    def snapshot(self) -> WeightSnapshot:
+        """Return how it stands."""
+        return WeightSnapshot(
+            state=self._state,
+            since=self._since,
+            draft=self._draft,
+            chunks=self._chunks,
+            expected=self._expected,
+            stale=tuple(sorted(self._stale)),
+            incomplete=self.incomplete,
+            failure=self._failure,
+        )
+
+    # Orders. Each raises StateConflict where it is not its time, ControlCallFailed naming ranks,
+    # ControlCallTimeout, or EngineUnavailable. Cancelled, it is done all the same.
+
+    async def init(self, init_info: Mapping[str, Any]) -> None:
+        """Connect the engines to a trainer."""
+        await self._do(SyncOrder.INIT, {"init_info": dict(init_info)})
+
+    async def start(self, *, draft: bool = False) -> None:
+        """Begin an update of the model, or of its draft model."""
+        await self._do(SyncOrder.START_DRAFT if draft else SyncOrder.START, {})
+
+    async def update(self, update_info: Any) -> None:
+        """Load some weights: an object for all workers, or a list with one for each."""
+        await self._do(SyncOrder.UPDATE, {"update_info": update_info})
+
+    async def finish(self, weight_version: str | None = None) -> None:
+        """End the update; the weights are called *weight_version* from now on."""
+        await self._background.run(partial(self._finish, weight_version))
+
+    async def shutdown(self) -> None:
+        """Disconnect the engines, giving up an update that is under way."""
+        await self._background.run(
+            partial(self._order, SyncOrder.SHUTDOWN, self._disconnect, self._calls.timeout)
+        )
+
+    async def set_version(self, label: str) -> None:
+        """Call the present weights *label*."""
+        await self._background.run(partial(self._set_version, label))
+
+    async def version(self) -> WeightVersion:
+        """Return what the engines call their weights.
+
+        Raises:
+            StateConflict: They do not agree.
+        """
+        labels = await self._calls.order("weight_info", "get_weight_version")
+        if len(set(labels)) > 1:
+            listed = ", ".join(f"engine {rank}: {label}" for rank, label in enumerate(labels))
+            raise StateConflict(
+                f"The engines have different weights: {listed}; update them together",
+                state=self._state.value,
+            )
+        return WeightVersion(
+            label=labels[0],
+            expected=self._expected,
+            stale=tuple(sorted(self._stale)),
+            incomplete=self.incomplete,
+        )
+
+    async def _do(self, order: SyncOrder, kwargs: Mapping[str, Any]) -> None:
+        method = order.path.removeprefix("/")
+        work = partial(self._calls.order_workers, method, method, kwargs)
+        await self._background.run(partial(self._order, order, work, self._calls.timeout))
+
+    async def _finish(self, weight_version: str | None) -> None:
+        method = "finish_weight_update"
+        work = partial(self._calls.order_workers, method, method)
+        await self._order(SyncOrder.FINISH, work, self._calls.timeout)
+        if weight_version is not None:
+            await self._set_version(weight_version)
+
+    async def _set_version(self, label: str) -> None:
+        await self._calls.order("update_weight_version", "set_weight_version", label)
+        self._expected = label
+        self._changed = True
+
+    async def _order(
+        self, order: SyncOrder, work: Callable[..., Awaitable[object]], seconds: float
+    ) -> None:
+        """Do *work* when it is our turn, and its time."""
+        await self._wait_turn(order, seconds)
+        try:
+            self._check_awake(order)
+            after = next_sync_state(self._state, order, guarded=self._guarded)
+            self._busy = order
+            with self.times.record(order.value):
+                self._note_begin(order)
+                await work()
+            self._note_done(order, after)
+        except (ControlCallFailed, EngineUnavailable) as error:
+            self._note_failure(order, error)
+            raise
+        finally:
+            self._busy = None
+            self._turn.release()
+
+    async def _wait_turn(self, order: SyncOrder, seconds: float) -> None:
+        with trio.move_on_after(seconds):
+            await self._turn.acquire()
+            return
+        busy = "another order" if self._busy is None else self._busy.path
+        raise ControlCallTimeout(
+            f"{order.path} timed out waiting for {busy} to end", phase=order.value, failures={}
+        )
+
+    def _check_awake(self, order: SyncOrder) -> None:
+        hold = self._client.gate.find(HoldKind.SLEEP)
+        touches = order not in {SyncOrder.INIT, SyncOrder.SHUTDOWN}
+        if self._guarded and touches and hold is not None and "weights" in hold.asleep:
+            raise StateConflict(
+                f"{order.path} needs the weights, which sleep: wake them up first, with "
+                "POST /wake_up?tags=weights",
+                state="sleeping",
+                holder=hold.owner,
+                since=hold.wall,
+            )
+
+    async def _disconnect(self) -> None:
+        method = SyncOrder.SHUTDOWN.path.removeprefix("/")
+        if self._state not in {SyncState.UNINITIALIZED, SyncState.INITIALIZED}:
+            await self._break_off()
+        try:
+            await self._calls.order_workers(method, method)
+        except ControlCallTimeout:
+            raise
+        except ControlCallFailed:
+            # An update is under way that we know nothing of.
+            await self._break_off()
+            await self._calls.order_workers(method, method)
+
+    async def _break_off(self) -> None:
+        """End an update that nobody will finish, so that engines can be disconnected, and can run.
+
+        Its start may have emptied layers, which its finish fills again, with what has come or with
+        what they had. Workers that have forgotten the update because it failed have to begin one to
+        finish it. Those that cannot finish at all forget an update that fails, and an empty list of
+        chunks fails in any backend.
+        """
+        ranks = await self._try_workers("finish_weight_update", None)
+        if ranks:
+            await self._try_workers("start_weight_update", ranks)
+            ranks = await self._try_workers("finish_weight_update", ranks)
+        if ranks:
+            await self._try_workers("update_weights", ranks, {"update_info": []})
+        elif not self._began_chunks:
+            for incomplete in self._incomplete.values():
+                incomplete.clear()
+
+    async def _try_workers(
+        self, method: str, ranks: Collection[int] | None, kwargs: Mapping[str, Any] | None = None
+    ) -> list[int]:
+        """Have workers do *method*; return the ranks on which they refused.
+
+        Raises:
+            ControlCallTimeout: Some did not answer in time.
+            EngineDied: Some engine is gone.
+        """
+        outcomes = await self._client.call_each(
+            *("collective_rpc", method, None, [], dict(kwargs or {})),
+            timeout=self._calls.timeout,
+            ranks=ranks,
+            wait_for_all=True,
+        )
+        silent = [one.rank for one in outcomes if isinstance(one.error, UtilityCallTimeout)]
+        if silent:
+            raise timed_out("shutdown_weight_transfer_engine", silent, self._calls.timeout)
+        return [one.rank for one in outcomes if one.error is not None]
+
+    # What is known
+
+    def _note_begin(self, order: SyncOrder) -> None:
+        if order in {SyncOrder.START, SyncOrder.START_DRAFT}:
+            self._draft, self._chunks = order is SyncOrder.START_DRAFT, 0
+            self._began_chunks = False
+            self._incomplete[self._draft].update(self._client.serving_ranks)
+        elif order is SyncOrder.UPDATE:
+            self._began_chunks = True
+
+    def _note_done(self, order: SyncOrder, state: SyncState) -> None:
+        self._enter(state)
+        self._failure = None
+        if order is SyncOrder.UPDATE:
+            self._chunks += 1
+        elif order is SyncOrder.FINISH:
+            self._incomplete[self._draft].clear()
+            if not self._draft:
+                self._changed = True
+                self._stale.clear()
+            self._draft = False
+
+    def _note_failure(self, order: SyncOrder, error: ControlCallFailed | EngineUnavailable) -> None:
+        failures = error.failures if isinstance(error, ControlCallFailed) else {}
+        self._failure = SyncFailure(order.value, failures)
+        self._enter(SyncState.FAILED)
+        _LOGGER.error(
+            "%s; POST %s, then %s",
+            str(error).rstrip("."),
+            SyncOrder.SHUTDOWN.path,
+            SyncOrder.INIT.path,
+        )
+
+    def _note_loss(self, rank: int, error: VllmFrontError) -> None:
+        """Take note that the process of *rank* is lost: the next one has other weights."""
+        for ranks in self._incomplete.values():
+            ranks.discard(rank)
+        if self._changed:
+            self._stale.add(rank)
+            _LOGGER.warning(
+                "Engine %d is lost, and with it the weights%s that it was given: the next one has "
+                "those of the model's files until they are updated",
+                rank,
+                "" if self._expected is None else f" {self._expected!r}",
+            )
+        if self._state is not SyncState.UNINITIALIZED and self._busy is None:
+            self._failure = SyncFailure("connection", {rank: str(error)})
+            self._enter(SyncState.FAILED)
+
+    def _enter(self, state: SyncState) -> None:
+        if state is not self._state:
+            self._state, self._since = state, trio.current_time()
