@@ -14,6 +14,7 @@ from vllmfront.engine import (
     EngineClientConfig,
     EngineState,
     Inheritance,
+    LoraRequest,
     RankState,
     SamplingParams,
     open_engine_client,
@@ -41,7 +42,11 @@ def start_engine(nursery: trio.Nursery, client: EngineClient, rank: int = 0) -> 
     """Start a process of *rank*; cancelling the scope kills it."""
     assert client.handshake_address is not None
     config = SimulatorConfig(
-        handshake=client.handshake_address, start_rank=rank, vocab_size=1000, step_time=STEP
+        handshake=client.handshake_address,
+        start_rank=rank,
+        vocab_size=1000,
+        step_time=STEP,
+        max_loras=2,
     )
     scope = trio.CancelScope()
 
@@ -295,3 +300,19 @@ async def test_no_successor_may_come_while_engines_load() -> None:
             membership(client).engine_arrived(0)
             assert client.succession.obstacle() == "engine 0 is loading"
             nursery.cancel_scope.cancel(reason="the test is over")
+
+
+async def test_the_next_client_serves_the_adapters_that_the_engines_have() -> None:
+    async with ready_client() as first:
+        await first.adapters.load(LoraRequest(name="a", int_id=0, path="/a"))
+        await first.adapters.load(LoraRequest(name="b", int_id=0, path="/b"))
+        await first.adapters.unload("b")
+        async with successor(first) as second:
+            (lora,) = second.adapters.served
+            assert (lora.name, lora.int_id, lora.path) == ("a", 1, "/a")
+            async with second.submit(request(lora=lora, sampling=LONG)) as stream:
+                await stream.next_output()
+
+            third = await second.adapters.load(LoraRequest(name="c", int_id=0, path="/c"))
+
+            assert third.int_id == 3, "the engine may still hold the one before it"

@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 import pytest
 
-from vllmfront.engine import EngineLegacy, Inheritance
+from vllmfront.engine import EngineLegacy, Inheritance, LoraRequest
 from vllmfront.engine.wire import Registration
 from vllmfront.lifecycles.upgrade import ChannelBroken, Estate, HeldListener
 from vllmfront.lifecycles.upgrade._channel import Message
@@ -25,6 +25,11 @@ ESTATE = Estate(
             registrations={0: Registration(max_model_len=7, vllm_version="0.33.0")},
             lost={3: "engine 3 closed its connection"},
             coordinated=True,
+            adapters=(
+                LoraRequest(name="a", int_id=2, path="/a", is_3d_lora_weight=True),
+                LoraRequest(name="b", int_id=4, path="org/b", base_model_name="m"),
+            ),
+            last_adapter_id=5,
         ),
     ),
     processes={
@@ -72,6 +77,7 @@ def test_another_form_is_refused_in_words_for_an_operator() -> None:
         {"listeners": None},
         {"registrations": {"a": "b"}},
         {"lost": 1},
+        {"adapters": [["a"]]},
         {"processes": {"rank-0": {"pid": 1}}},
     ],
 )

@@ -19,7 +19,9 @@ class AdapterTable:
         self._held: dict[int, LoraRequest] = {}
         self._ids: dict[str, int] = {}
         self._uses = Counter[int]()
-        self._last_id = 0
+        self.last_id = 0
+        """The highest that was given to an adapter."""
+
         self._idle_observers: list[Callable[[], None]] = []
         self._idle: list[int] = []
         self._dropped = set[int]()
@@ -58,15 +60,15 @@ class AdapterTable:
 
     def new_id(self) -> int:
         """Return an id that no adapter has had."""
-        self._last_id += 1
-        return self._last_id
+        self.last_id += 1
+        return self.last_id
 
     def serve(self, lora: LoraRequest) -> None:
         """Let its name lead to *lora*, in place of an earlier one with that name."""
         before = self._ids.get(lora.name)
         self._held[lora.int_id] = lora
         self._ids[lora.name] = lora.int_id
-        self._last_id = max(self._last_id, lora.int_id)
+        self.last_id = max(self.last_id, lora.int_id)
         if before is not None and before != lora.int_id:
             self._let_go(before)
 

@@ -70,19 +70,27 @@ class Adapters:
         """Return the adapter that requests for the model *name* are for; None: there is none."""
         return self._table.find(name)
 
-    def adopt(self, adapters: Iterable[LoraRequest], *, loaded: bool = False) -> None:
-        """Serve *adapters* without asking the engines, which load them as they join.
+    def inherit(self, adapters: Iterable[LoraRequest], last_id: int) -> None:
+        """Serve *adapters*, which another client has loaded on the engines that have joined.
 
         Args:
-            adapters: With their ids; an id of 0 stands for a new one.
-            loaded: The engines that have joined have them: another client has seen to that.
+            adapters: With their ids.
+            last_id: The highest that the other client has given to any.
+        """
+        self.adopt(adapters)
+        self._table.last_id = max(self._table.last_id, last_id)
+        for engine in self._connected():
+            for lora in self._table.held:
+                self._note_loaded(engine, lora)
+
+    def adopt(self, adapters: Iterable[LoraRequest]) -> None:
+        """Serve *adapters* without asking the engines, which load them as they join.
+
+        An id of 0 stands for a new one.
         """
         for one in adapters:
             lora = one if one.int_id else replace(one, int_id=self._table.new_id())
             self._table.serve(lora)
-            if loaded:
-                for engine in self._connected():
-                    self._note_loaded(engine, lora)
 
     async def load(self, lora: LoraRequest) -> LoraRequest:
         """Load an adapter on all engines and serve it.

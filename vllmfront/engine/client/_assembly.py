@@ -133,6 +133,7 @@ def assemble(
     elif inheritance is not None:
         assert succession is not None
         tasks.append(_follow(config, roster, membership, succession, inheritance))
+        adapters.inherit(inheritance.legacy.adapters, inheritance.legacy.last_adapter_id)
     else:
         tasks.append(_begin(config, roster, membership, succession, attachment))
     client = EngineClient(

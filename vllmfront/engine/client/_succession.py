@@ -4,11 +4,12 @@ Two generations use one slot each. Only one of them answers engines that say HEL
 slot that is free when the other one has gone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import attrs
 import trio
 
+from vllmfront.engine._request import LoraRequest
 from vllmfront.engine.client._entrance import Entrance, other_slot
 from vllmfront.engine.client._membership import Membership
 from vllmfront.engine.client._rank import EngineRank
@@ -43,6 +44,12 @@ class EngineLegacy:
 
     coordinated: bool = False
     """Whether the listeners of a coordinator are among those that are handed over."""
+
+    adapters: Sequence[LoraRequest] = ()
+    """What requests may name; the ranks that serve have them."""
+
+    last_adapter_id: int = 0
+    """None up to it may be given to another adapter: the engines may hold one under it."""
 
 
 class Succession:
@@ -96,6 +103,8 @@ class Succession:
             },
             lost={engine.rank: str(engine.error) for engine in ranks if not engine.state.connected},
             coordinated=self.entrance.coordinator is not None,
+            adapters=self._membership.adapters.served,
+            last_adapter_id=self._membership.adapters.last_id,
         )
 
     def receive(self) -> None:

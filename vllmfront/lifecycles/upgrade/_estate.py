@@ -10,7 +10,12 @@ from typing import Any
 import attrs
 
 from vllmfront.engine import EngineLegacy, Inheritance
-from vllmfront.engine.wire import decode_registration, encode_registration
+from vllmfront.engine.wire import (
+    decode_lora,
+    decode_registration,
+    encode_lora,
+    encode_registration,
+)
 from vllmfront.errors import ProtocolError
 from vllmfront.lifecycles.upgrade._channel import ChannelBroken, Message
 from vllmfront.supervisor import ProcessHandle
@@ -59,6 +64,8 @@ def encode_estate(estate: Estate) -> Mapping[str, Any]:
             for rank, registration in legacy.registrations.items()
         },
         "lost": {str(rank): reason for rank, reason in legacy.lost.items()},
+        "adapters": [encode_lora(lora) for lora in legacy.adapters],
+        "last_adapter_id": legacy.last_adapter_id,
         "processes": {name: attrs.asdict(each) for name, each in estate.processes.items()},
     }
 
@@ -99,6 +106,8 @@ def _decode(fields: Mapping[str, Any], descriptors: Sequence[int]) -> Estate:
         },
         lost={int(rank): reason for rank, reason in fields["lost"].items()},
         coordinated=fields.get("coordinated") is True,
+        adapters=tuple(decode_lora(lora) for lora in fields.get("adapters", ())),
+        last_adapter_id=int(fields.get("last_adapter_id", 0)),
     )
     return Estate(
         listeners=[
