@@ -137,7 +137,7 @@ async def test_a_second_order_cuts_the_drain_short() -> None:
 
 
 @pytest.mark.parametrize(
-    ("timeout", "budget"), [(0, 0.0), (2, 2.0), (4, 3.5), (5, 3.5), (30, 28.5)]
+    ("timeout", "budget"), [(0, 0.3), (2, 2.0), (4, 3.5), (5, 3.5), (30, 28.5)]
 )
 def test_what_runs_on_is_cut_off_in_words_before_the_supervisor_kills_us(
     timeout: float, budget: float
@@ -162,6 +162,17 @@ async def test_the_loss_of_the_engine_ends_requests_with_a_typed_error_and_then_
     assert health.status_code == refused.status_code == 503
     assert refused.json()["error"]["reason"] == "failed"
     assert isinstance(worker.error, EngineDied)
+
+
+async def test_a_death_that_the_supervisor_has_seen_first_is_told_as_such() -> None:
+    async with supervised() as worker, simulated_engines(worker) as engines:
+        async with streaming(worker, 20_000) as stream:
+            engines.kill()
+            worker.signal()
+            await stream.ended.wait()
+        await worker.ended.wait()
+
+    assert json.loads(stream.data[-2])["error"]["reason"] == "interrupted"
 
 
 async def test_the_order_to_stop_does_not_make_a_loss_a_success() -> None:
