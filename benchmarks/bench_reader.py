@@ -29,7 +29,10 @@ from vllmfront.engine.client._membership import Membership
 from vllmfront.engine.client._reader import OutputReader
 from vllmfront.engine.client._utility import UtilityCalls
 from vllmfront.engine.client._waiting_room import WaitingRoom
+from vllmfront.engine.coordinator import NoWaves
 from vllmfront.engine.metrics import RequestRecord
+from vllmfront.engine.pause import HoldGate
+from vllmfront.engine.routing import RoutingPolicy, make_routing
 from vllmfront.engine.transport import MessageReceiver, MessageRouter, PeerMonitor
 from vllmfront.engine.wire import Registration, encode_batch, plain_row
 from vllmfront.errors import VllmFrontError
@@ -109,7 +112,14 @@ async def measured_reader(*, counted: bool) -> tuple[OutputReader, CannedReceive
     )
     membership.engine_joined(0, Registration(max_model_len=32768))
     books = Books(membership, metrics, WaitingRoom(patience=0))
-    dispatch = Dispatch(books, membership, IdSource())
+    dispatch = Dispatch(
+        books,
+        membership,
+        IdSource(),
+        HoldGate(),
+        waves=NoWaves(),
+        routing=make_routing(RoutingPolicy.LEAST_LOADED),
+    )
     receiver = CannedReceiver()
     inbox = OutputInbox(
         cast("MessageReceiver", receiver),

@@ -128,6 +128,15 @@ ENGINES = Group(
             help="engines to start on this node; 0: none, they are started elsewhere",
         ),
         Flag(
+            name="--routing",
+            target="engine.routing",
+            parse=values.one_of("least-loaded", "prefix", "session"),
+            metavar="POLICY",
+            help="which of several engines gets a request: the least-loaded one; by prefix, the "
+            "one that has the prompt's beginning in its cache; or by session, the one that served "
+            "the session before (X-Session-ID); unless that is overloaded",
+        ),
+        Flag(
             name="--max-model-len",
             metavar="LEN",
             help="longest context, handed to the engine; we use what it reports",

@@ -41,6 +41,7 @@ from vllmfront.engine.client import (
 )
 from vllmfront.engine.guard import GuardLimits
 from vllmfront.engine.metrics import EngineMetrics, MetricsSnapshot, TerminalCause
+from vllmfront.engine.routing import RoutingPolicy
 
 __all__ = [
     "GREEDY_BELOW",
@@ -74,6 +75,7 @@ __all__ = [
     "RankState",
     "RepetitionDetection",
     "RequestStream",
+    "RoutingPolicy",
     "SamplingParams",
     "StructuredOutputs",
     "Succession",

@@ -124,6 +124,9 @@ class EngineConfig:
     ready_timeout: float = 600.0
     """Seconds for each phase of the start-up."""
 
+    routing: str = "least-loaded"
+    """By what an engine is chosen for a request that names none: see ``RoutingPolicy``."""
+
     state_dir: str | None = None
     """Folder in which engines that run elsewhere are kept for the next start; None: the usual."""
 

@@ -19,7 +19,12 @@ import trio
 from vllmfront.api.http import ListenConfig as HttpListenConfig
 from vllmfront.api.http import Listener, open_listeners
 from vllmfront.control import open_control_plane
-from vllmfront.engine import EngineClient, EngineClientConfig, open_engine_client
+from vllmfront.engine import (
+    EngineClient,
+    EngineClientConfig,
+    RoutingPolicy,
+    open_engine_client,
+)
 from vllmfront.engine.pause import LeaseAction
 from vllmfront.environment import switch
 from vllmfront.errors import RestartLimitExceeded
@@ -171,6 +176,7 @@ def _client_config(config: ServeConfig, *, lockstep: bool) -> EngineClientConfig
         handshake_port=engine.meeting_port,
         coordinated=lockstep,
         state_file=engine_state_file(engine),
+        routing=RoutingPolicy(engine.routing),
         all_local=all_ours,
         watch_loading=not all_ours,
         adapters=adapters_of(config),

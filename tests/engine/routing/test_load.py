@@ -3,11 +3,16 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllmfront.engine.routing import RankLoad, choose
+from tests.engine.routing.ranks import Rank
+from vllmfront.engine.routing import RankLoad, least_loaded
 
 
 def loads(count: int) -> dict[int, RankLoad]:
     return {rank: RankLoad() for rank in range(count)}
+
+
+def choose(ranks: dict[int, RankLoad]) -> int:
+    return least_loaded([Rank(rank, load) for rank, load in ranks.items()]).rank
 
 
 def send(ranks: dict[int, RankLoad], count: int) -> list[int]:
@@ -69,8 +74,28 @@ def test_a_burst_between_two_reports_stays_balanced() -> None:
 
     chosen = send(ranks, 512)
 
-    waiting = [chosen.count(rank) + (rank == 0) for rank in ranks]
+    # The one that was known to wait counts as four.
+    waiting = [chosen.count(rank) + 4 * (rank == 0) for rank in ranks]
     assert max(waiting) - min(waiting) <= 1
+
+
+def test_who_has_just_reported_looks_no_less_busy() -> None:
+    ranks = loads(2)
+    send(ranks, 32)
+    ranks[0].report(running=16, waiting=0)
+
+    assert send(ranks, 8) == [0, 1] * 4
+
+
+def test_what_other_clients_do_meanwhile_is_taken_to_be_what_we_do() -> None:
+    ranks = {0: RankLoad(sharers=4), 1: RankLoad(sharers=4)}
+    for load in ranks.values():
+        load.report(running=40, waiting=0)
+    ranks[0].send()
+
+    assert ranks[0].score() == 44
+    ranks[0].end()
+    assert ranks[0].score() == 40
 
 
 def test_an_old_report_of_a_queue_does_not_outlive_the_requests() -> None:

@@ -45,6 +45,7 @@ from vllmfront.engine.handshake import (
 )
 from vllmfront.engine.metrics import EngineMetrics
 from vllmfront.engine.pause import HoldGate
+from vllmfront.engine.routing import make_routing
 from vllmfront.engine.transport import Message
 from vllmfront.errors import StartupFailed
 
@@ -71,7 +72,11 @@ def assemble(
     """Connect the parts of a client; nothing runs yet."""
     roster = Roster(config.ranks, owns_handshake=sockets.entrance is not None)
     membership = Membership(
-        config.ranks, metrics, sockets.inputs, watches_loading=config.watch_loading
+        config.ranks,
+        metrics,
+        sockets.inputs,
+        watches_loading=config.watch_loading,
+        sharers=config.sharers,
     )
     calls = UtilityCalls(membership, client_index=sockets.slot)
     adapters = Adapters(membership, calls, load_seconds=config.adapter_seconds)
@@ -83,7 +88,16 @@ def assemble(
     gate = HoldGate()
     waves = _coordination(config, sockets, membership)
     gate.on_change(lambda: waves.hold(held=gate.closed))
-    dispatch = Dispatch(books, membership, ids, gate, waves=waves, client_index=sockets.slot)
+    routing = make_routing(config.routing, shared=config.sharers > 1)
+    dispatch = Dispatch(
+        books,
+        membership,
+        ids,
+        gate,
+        waves=waves,
+        routing=routing,
+        client_index=sockets.slot,
+    )
     recovery = Recovery(books, dispatch, membership, checks, gate, retries=config.request_retries)
     pauses = Pauses(
         gate, calls, membership, books, dispatch, lease_action=config.pause_lease_action

@@ -9,6 +9,7 @@ from attrs import validators
 from vllmfront.engine._request import LoraRequest
 from vllmfront.engine.guard import GuardLimits
 from vllmfront.engine.pause import LeaseAction
+from vllmfront.engine.routing import RoutingPolicy
 
 
 @attrs.frozen(kw_only=True)
@@ -65,6 +66,12 @@ class EngineClientConfig:
 
     workers: int = attrs.field(default=0, validator=validators.ge(0))
     """How many other processes of this server have clients that follow ours."""
+
+    routing: RoutingPolicy = RoutingPolicy.LEAST_LOADED
+    """By what an engine is chosen for a request that names none."""
+
+    sharers: int = attrs.field(default=1, validator=validators.ge(1))
+    """How many clients send requests to these engines, ours included."""
 
     first_id: int | None = None
     """Where the count of request ids begins; None begins anywhere."""

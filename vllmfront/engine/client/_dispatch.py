@@ -15,7 +15,7 @@ from vllmfront.engine.client._stream import RequestStream
 from vllmfront.engine.coordinator import Waves
 from vllmfront.engine.metrics import TerminalCause
 from vllmfront.engine.pause import HoldGate
-from vllmfront.engine.routing import choose
+from vllmfront.engine.routing import Routing
 from vllmfront.engine.transport import PeerGone
 from vllmfront.engine.wire import encode_add
 from vllmfront.errors import (
@@ -42,6 +42,7 @@ class Dispatch:
         gate: HoldGate,
         *,
         waves: Waves,
+        routing: Routing,
         client_index: int = 0,
     ) -> None:
         self._books = books
@@ -52,6 +53,10 @@ class Dispatch:
         self._client_index = client_index
         self._room = books.room
         self._posted: list[Child] = []
+        self._routing = routing
+        # With one engine there is nothing to choose, nor to know.
+        self._several = len(membership.ranks) > 1
+        membership.on_arrival(lambda engine: routing.forget(engine.rank))
 
     def prepare(self, child: Child, taken: Collection[str]) -> None:
         """Name *child* and encode it; *taken* are the names of others that are not sent yet.
@@ -105,7 +110,7 @@ class Dispatch:
             return ready[0]
         if not ready:
             return None
-        return membership.ranks[choose({rank.rank: rank.load for rank in ready})]
+        return self._routing.choose(ready, child.request)
 
     def refusal(self, child: Child) -> VllmFrontError | None:
         """Return why *child*, which has no engine yet, need not wait for one; None where it may."""
@@ -114,7 +119,7 @@ class Dispatch:
             return hopeless
         membership, pin = self._membership, child.request.data_parallel_rank
         estimate = membership.seconds_until_ready(pin)
-        if estimate is None or estimate <= self._room.patience or self.find(child) is not None:
+        if estimate is None or estimate <= self._room.patience or self._has_engine(pin):
             return None
         return membership.unavailable(pin)
 
@@ -122,7 +127,7 @@ class Dispatch:
         """Return why no engine will come for *child*; None where one may."""
         membership, pin = self._membership, child.request.data_parallel_rank
         state = membership.state.value
-        if state is EngineState.READY and self.find(child) is not None:
+        if state is EngineState.READY and self._has_engine(pin):
             return None  # others may stand before it, and are let in with it
         if state in _NOT_AWAITED or self._room.patience == 0:
             return membership.unavailable(pin)
@@ -130,11 +135,19 @@ class Dispatch:
             return EngineUnavailable("The engine is being stopped.", reason=Reason.DRAINING)
         return None
 
+    def _has_engine(self, pin: int | None) -> bool:
+        """Tell whether one serves that may take a request which is pinned to rank *pin*, or not."""
+        if pin is None:
+            return bool(self._membership.ready)
+        return self._membership.ranks[pin].state is RankState.READY
+
     def post(self, child: Child, rank: EngineRank) -> None:
         """Let *child* be sent to *rank* at the end of this turn."""
         child.rank = rank
         self._books.children[child.internal_id] = child
         rank.load.send()
+        if self._several:
+            self._routing.sent(rank, child.request)
         self._posted.append(child)
         if len(self._posted) >= MAX_POSTED:
             self.send_posted()

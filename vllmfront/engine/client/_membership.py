@@ -55,8 +55,9 @@ class Membership:
         inputs: MessageRouter,
         *,
         watches_loading: bool,
+        sharers: int = 1,
     ) -> None:
-        self.ranks = {rank: EngineRank(rank) for rank in ranks}
+        self.ranks = {rank: EngineRank(rank, sharers=sharers) for rank in ranks}
         self.state = StateLevel()
         self.info = EngineInfo.of({})
         self.ready: list[EngineRank] = []

@@ -19,7 +19,7 @@ FIRST_WEIGHTS = "default"
 class EngineRank:
     """The present state of one data-parallel rank, over all processes that ever served it."""
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, *, sharers: int = 1) -> None:
         self.rank = rank
         self.identity = identity_of(rank)
         self.state = RankState.LOADING
@@ -43,7 +43,7 @@ class EngineRank:
 
         # Replaced when it joins: only then the longest context is known, and with it the buckets.
         self.metrics: RankMetrics = QuietRankMetrics(max_model_len=1)
-        self.load = RankLoad()
+        self.load = RankLoad(sharers)
         self.incarnation = 0
         """Counts the processes that said HELLO, so that news of an old one can be told."""
 
@@ -77,6 +77,14 @@ class EngineRank:
 
     def __repr__(self) -> str:
         return f"<EngineRank {self.rank} {self.state.value}, {self.load!r}>"
+
+    @property
+    def cache_tokens(self) -> int:
+        """How many tokens its prefix cache holds; 0 where it did not say."""
+        registration = self.registration
+        if registration is None:
+            return 0
+        return (registration.num_gpu_blocks or 0) * (registration.block_size or 0)
 
     def enter(self, event: RankEvent) -> None:
         """Change to the state after *event*."""
