@@ -154,6 +154,17 @@ def _add_model(parser: argparse.ArgumentParser, defaults: SimulatorConfig) -> No
         default=defaults.prefix_caching,
         help="(default: %(default)s)",
     )
+    add(
+        "--weight-transfer",
+        action=argparse.BooleanOptionalAction,
+        default=defaults.weight_transfer,
+        help="take new weights, which change what is generated (default: %(default)s)",
+    )
+    add(
+        "--draft-model",
+        action="store_true",
+        help="have a draft model, which can get new weights of its own",
+    )
     add("--max-loras", type=int, default=defaults.max_loras, help="0: none are supported")
     add(
         "--task",
@@ -226,6 +237,8 @@ def simulator_config(options: argparse.Namespace) -> SimulatorConfig:
             prefix_caching=options.prefix_caching,
             max_loras=options.max_loras,
             script=script,
+            weight_transfer=options.weight_transfer,
+            draft_model=options.draft_model,
             supported_tasks=tuple(options.task or ("generate",)),
         )
     except ValueError as error:

@@ -70,6 +70,12 @@ class SimulatorConfig:
     missing_loras: tuple[str, ...] = ()
     """Paths where engines find no adapter; all others hold one."""
 
+    weight_transfer: bool = True
+    """Whether the engine was started with a backend that takes new weights."""
+
+    draft_model: bool = False
+    """Whether it has a draft model, which can get new weights of its own."""
+
     sleep_mode: bool = False
     start_delay: float = attrs.field(default=0.0, validator=validators.ge(0))
     """Between INIT and registration: the time that a model takes to load."""

@@ -58,7 +58,7 @@ class SimulatedCore:
 
     _told_load: tuple[int, int]
 
-    def __init__(self, config: SimulatorConfig) -> None:
+    def __init__(self, config: SimulatorConfig, rank: int = 0) -> None:
         self.config = config
         self.dead = None
         self.coordinated = False
@@ -66,7 +66,9 @@ class SimulatedCore:
         self._scheduler = Scheduler(
             config, self._source, PrefixCache(config.block_size, config.num_gpu_blocks)
         )
-        self._utilities = Utilities(config, self._scheduler, self._abort_all, self._holds_work)
+        self._utilities = Utilities(
+            config, self._scheduler, self._abort_all, self._holds_work, rank=rank
+        )
         self._inbox = deque()
         self._pending = []
         self._outbox = []

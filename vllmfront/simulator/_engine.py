@@ -89,7 +89,7 @@ class SimulatedEngine:
         self.rank = rank
         self._rim = Rim() if rim is None else rim
         self._config = config
-        self._core = SimulatedCore(config) if meeting is None else LockstepCore(config, rank)
+        self._core = SimulatedCore(config, rank) if meeting is None else LockstepCore(config, rank)
         self._meeting = meeting
         self._group: LockstepGroup | None = None
         self._coordinator: CoordinatorLink | None = None

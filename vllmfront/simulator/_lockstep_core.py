@@ -21,7 +21,7 @@ class LockstepCore(SimulatedCore):
     """
 
     def __init__(self, config: SimulatorConfig, rank: int) -> None:
-        super().__init__(config)
+        super().__init__(config, rank)
         self.waves = WaveLogic(
             rank, wakes_others=config.wakes_others, sync_interval=config.sync_interval
         )

@@ -56,13 +56,16 @@ class Distribution:
         return (token - self.first - self.offset) * pow(self.factor, -1, ranked) % ranked + 1
 
 
-@attrs.frozen
+@attrs.define
 class TokenSource:
-    """Makes distributions; two with the same seed and vocabulary agree on all of them."""
+    """Makes distributions; two with the same seed, vocabulary and weights agree on all of them."""
 
     seed: int
     vocab_size: int
     first_token_id: int = 0
+    weights: int = 0
+    """Stands for what the model was given since it was started; the history keeps nothing of it,
+    so that other weights go on with it in their own way."""
 
     def start(self, adapter: int | None = None) -> int:
         """Return the state of an empty history, for the model alone or with an *adapter*."""
@@ -76,15 +79,16 @@ class TokenSource:
     def best(self, state: int) -> int:
         """Return the most likely next token: what greedy sampling takes."""
         ranked = self.vocab_size - self.first_token_id
-        return self.first_token_id + mix(state) % ranked
+        return self.first_token_id + mix(state ^ self.weights) % ranked
 
     def ends(self, state: int, chance: float) -> bool:
         """Tell whether the text ends after the history *state*, as a part *chance* of them do."""
-        return mix(state ^ END_SALT) < chance * (MASK + 1)
+        return mix(state ^ self.weights ^ END_SALT) < chance * (MASK + 1)
 
     def distribution(self, state: int) -> Distribution:
         """Return the whole ranking after the history that *state* stands for."""
         ranked = self.vocab_size - self.first_token_id
+        state ^= self.weights
         factor = (mix(state ^ MASK) % ranked) | 1
         while math.gcd(factor, ranked) != 1:
             factor += 2

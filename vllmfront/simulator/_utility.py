@@ -4,7 +4,6 @@ A method returns its result, or ``WHEN_IDLE`` if the answer has to wait until no
 what it raises becomes the failure text.
 """
 
-import hashlib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -16,6 +15,7 @@ from vllmfront.simulator._config import SimulatorConfig
 from vllmfront.simulator._loras import LoraCache
 from vllmfront.simulator._messages import StepOutput
 from vllmfront.simulator._scheduler import Pause, Scheduler
+from vllmfront.simulator._weights import WEIGHT_METHODS, WeightWorker
 
 PAUSE_MODES = ("abort", "wait", "keep")
 SINCE_0_33 = frozenset({"pause_generation"})
@@ -50,12 +50,25 @@ class Utilities:
     """Asked before a resume; what it raises is the answer, and False ignores the call."""
 
     on_resume: Callable[[], None] = attrs.field(default=lambda: None)
+    rank: int = 0
 
     now: float = 0.0
     said: list[StepOutput] = attrs.field(factory=list)
     """What a call makes the engine say before its answer; the caller takes it."""
 
     weight_version: str = "default"
+    weights: WeightWorker = attrs.field(
+        init=False,
+        default=attrs.Factory(
+            lambda self: WeightWorker(
+                self.scheduler.source,
+                place=self.rank,
+                enabled=self.config.weight_transfer,
+                draft_model=self.config.draft_model,
+            ),
+            takes_self=True,
+        ),
+    )
     rejects_new: bool = False
     """Whether new requests are refused, not queued: a user's pause since 0.33."""
 
@@ -210,9 +223,8 @@ class Utilities:
         """A step without requests changes nothing."""
 
     def compute_weight_checksums(self) -> list[dict[str, str]]:
-        """One worker, whose only weight is the seed of its token source."""
-        content = f"{self.config.seed} {self.config.vocab_size}".encode()
-        return [{"token_source": hashlib.sha256(content).hexdigest()}]
+        """One worker, whose only weights are those of its token source."""
+        return [self.weights.checksums()]
 
     def collective_rpc(
         self,
@@ -221,9 +233,11 @@ class Utilities:
         args: list[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        del timeout, args, kwargs  # the one worker answers at once
+        del timeout  # the one worker answers at once
         if method == "compute_weight_checksums":
             return list(self.compute_weight_checksums())
+        if method in WEIGHT_METHODS:
+            return [getattr(self.weights, method)(*(args or []), **(kwargs or {}))]
         if method not in WORKER_METHODS:
             raise NotImplementedError(f"Method {method!r} is not implemented.")
         return [None]
