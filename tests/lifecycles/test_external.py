@@ -136,17 +136,6 @@ async def test_a_model_that_is_not_there_ends_the_start_up() -> None:
     assert isinstance(frontend.error.__cause__ if frontend.error else None, ConfigurationError)
 
 
-async def test_several_ranks_of_a_mixture_of_experts_are_refused() -> None:
-    settings = config(
-        model=ModelConfig(model=config().model.model, overrides={"num_experts": 8}),
-        engine=EngineConfig(data_parallel_size_local=0, data_parallel_size=2),
-    )
-    async with serving(settings) as frontend:
-        await frontend.ended.wait()
-
-    assert "mixture of experts" in str(frontend.error.__cause__ if frontend.error else None)
-
-
 async def test_an_address_that_is_taken_ends_the_start_up() -> None:
     async with serving(config()) as first:
         assert first.serving is not None

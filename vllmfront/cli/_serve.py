@@ -24,6 +24,7 @@ from vllmfront.lifecycles import (
     ServeConfig,
     ServerConfig,
     TlsConfig,
+    run_headless,
     run_serve,
 )
 
@@ -51,7 +52,8 @@ def run(words: Sequence[str]) -> int:
         _LOGGER.warning("argument '%s' has no effect in this frontend, ignoring", name)
     config = build_config(model, given, split.engine)
     config.check()
-    return run_serve(config, log_level.reload)
+    run_it = run_headless if config.headless else run_serve
+    return run_it(config, log_level.reload)
 
 
 def split_words(words: Sequence[str]) -> tuple[str, Partition]:

@@ -19,7 +19,7 @@ PROBES = (
     "--dp-supervisor-probe-interval-s",
     "--dp-supervisor-probe-timeout-s",
 )
-"""Options about processes that ask each other for their health, where we have only one: as above."""
+"""Options about processes that ask each other for their health, where we have one: as above."""
 
 UNSERVED: Mapping[str, str] = {
     "--grpc-port": "gRPC",

@@ -13,7 +13,7 @@ from vllmfront.lifecycles._config import (
     TlsConfig,
 )
 from vllmfront.lifecycles._engine_config import EngineConfig, RestartConfig, RestartIntensity
-from vllmfront.lifecycles._run import run_serve
+from vllmfront.lifecycles._run import run_headless, run_serve
 
 __all__ = [
     "AdapterConfig",
@@ -29,5 +29,6 @@ __all__ = [
     "ServeConfig",
     "ServerConfig",
     "TlsConfig",
+    "run_headless",
     "run_serve",
 ]

@@ -11,6 +11,7 @@ from vllmfront.engine import EngineClient, EngineState, RankState
 from vllmfront.errors import EngineDied, EngineStalled, StartupFailed, VllmFrontError
 from vllmfront.lifecycles._command import ENVIRONMENT, check_interpreter, engine_command
 from vllmfront.lifecycles._custody import EngineCustody
+from vllmfront.lifecycles._ending import Ending
 from vllmfront.lifecycles._engine_config import EngineConfig
 from vllmfront.lifecycles._one_error import one_error
 from vllmfront.lifecycles._units import EngineUnit
@@ -49,6 +50,10 @@ class ManagedEngine:
     socket_files: Sequence[str] = ()
     """Unix sockets of ours that nobody would remove if we were killed."""
 
+    stop_budget: float = STOP_BUDGET
+    ending: Ending = attrs.field(factory=Ending)
+    """Shared by all processes of this node."""
+
     async def run(  # noqa: ASYNC128 (the watch over its process calls it)
         self, stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
@@ -65,7 +70,10 @@ class ManagedEngine:
             await check_interpreter(self.config.python)
         with one_error():
             async with trio.open_nursery() as nursery:
-                failure = await self._run_process(nursery, stop, task_status)
+                ends = self.ending.begin(nursery, stop)
+                failure = await self._run_process(nursery, ends, task_status)
+                if ends.is_set() and failure is None:
+                    await stop.wait()
                 nursery.cancel_scope.cancel(reason="the engine's process has ended")
         if failure is not None:
             raise failure
@@ -109,7 +117,7 @@ class ManagedEngine:
             prefix=self.unit.prefix,
             environment=ENVIRONMENT,
             leftovers=(*self.client.socket_files, *self.socket_files),
-            stop_budget=STOP_BUDGET,
+            stop_budget=self.stop_budget,
         )
 
     async def _kill_when_hurried(self, process: ManagedProcess) -> None:
@@ -137,6 +145,9 @@ class ManagedEngine:
         if by_itself:
             return EngineDied(f"{self.unit.title}{reason} {end.report()}")
         return EngineDied(f"{self.unit.title} failed{reason}{end.last_lines()}")
+
+
+_UP = (RankState.READY, RankState.STALLED)
 
 
 @attrs.define
@@ -182,7 +193,7 @@ class _Watch:
             await self.client.wait_change()
 
     def _are_up(self) -> bool:
-        return all(self.client.rank_state(rank)[0].connected for rank in self.unit.ranks)
+        return all(self.client.rank_state(rank)[0] in _UP for rank in self.unit.ranks)
 
     async def _wait_lost(self) -> None:
         while (loss := self._find_loss()) is None:

@@ -15,7 +15,8 @@ Engines that do not know each other have a process each, and each process such a
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import attrs
 import trio
@@ -28,7 +29,7 @@ from vllmfront.errors import (
     Reason,
     RestartLimitExceeded,
 )
-from vllmfront.lifecycles._engine import REAP_BUDGET, STOP_BUDGET, ManagedEngine
+from vllmfront.lifecycles._engine import REAP_BUDGET, ManagedEngine
 from vllmfront.lifecycles._engine_config import RestartConfig
 from vllmfront.lifecycles._units import EngineUnit
 from vllmfront.supervisor import (
@@ -46,35 +47,74 @@ from vllmfront.supervisor import (
 ENGINE, PROCESS = "engine", "process"
 
 
+class EngineProcess(Protocol):
+    """What runs one process with engines."""
+
+    @property
+    def unit(self) -> EngineUnit:
+        """Which engines."""
+
+    @property
+    def stop_budget(self) -> float:
+        """Seconds from SIGTERM to SIGKILL."""
+
+    async def run(
+        self, stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Be the body of a child."""
+
+
 def supervised_engines(
     engines: Sequence[ManagedEngine], restart: RestartConfig, shutdown: Shutdown
 ) -> ChildSpec:
-    """Return the child that runs all *engines*, starts each again, and gives up where one fails."""
+    """Return the child that runs *engines*, and tells their client when one is started again."""
+    return supervised_processes(
+        engines, restart, shutdown, [_ClientNotifier(engine, restart).tell for engine in engines]
+    )
+
+
+def supervised_processes(
+    engines: Sequence[EngineProcess],
+    restart: RestartConfig,
+    shutdown: Shutdown,
+    observers: Sequence[Callable[[Event], None] | None] = (),
+) -> ChildSpec:
+    """Return the child that runs all *engines*, starts each again, and fails where one gives up.
+
+    Args:
+        engines: The processes, one or more.
+        restart: How often each is started again.
+        shutdown: The program's end.
+        observers: One a process, who gets its events, or none at all.
+    """
+    told = observers or [None] * len(engines)
     if len(engines) == 1:
-        return _supervised(ENGINE, engines[0], restart, shutdown)
-    ranks = [_supervised(engine.unit.name, engine, restart, shutdown) for engine in engines]
+        return _supervised(ENGINE, engines[0], restart, shutdown, told[0])
+    ranks = [
+        _supervised(engine.unit.name, engine, restart, shutdown, observer)
+        for engine, observer in zip(engines, told, strict=True)
+    ]
     policy = RestartPolicy(intensity=0)
     return Supervisor(ENGINE, ranks, policy, shutdown=shutdown, handle=True).as_child()
 
 
 def _supervised(
-    name: str, engine: ManagedEngine, restart: RestartConfig, shutdown: Shutdown
+    name: str,
+    engine: EngineProcess,
+    restart: RestartConfig,
+    shutdown: Shutdown,
+    on_event: Callable[[Event], None] | None,
 ) -> ChildSpec:
     """Return the child that runs *engine*, starts it again, and gives it up."""
     process = ChildSpec(
         name=PROCESS,
         run=engine.run,
-        # The client counts the time: it knows how far the handshake has come.
+        # The body counts the time: it knows how far the start has come.
         start_budget=math.inf,
-        stop_budget=STOP_BUDGET + REAP_BUDGET,
+        stop_budget=engine.stop_budget + REAP_BUDGET,
     )
     supervisor = Supervisor(
-        name,
-        [process],
-        restart.policy(),
-        shutdown=shutdown,
-        handle=True,
-        on_event=_ClientNotifier(engine, restart).tell,
+        name, [process], restart.policy(), shutdown=shutdown, handle=True, on_event=on_event
     )
     body = _SupervisedEngine(supervisor, engine.unit, restart)
     return attrs.evolve(supervisor.as_child(), run=body.run)

@@ -88,7 +88,7 @@ class ModelLoader:
         What was loaded before is in the slot before that.
 
         Raises:
-            ConfigurationError: The files are missing, unusable, or not for this deployment.
+            ConfigurationError: The files are missing or unusable.
         """
         if self.preloaded is not None:
             self.slot.put(make_service(self.preloaded, self.config, self.client))
@@ -118,10 +118,9 @@ async def load_files(config: ServeConfig) -> LoadedModel:
     """Load tokenizer and templates in worker threads.
 
     Raises:
-        ConfigurationError: The files are missing, unusable, or not for this deployment.
+        ConfigurationError: The files are missing or unusable.
     """
     model = await _describe(config)
-    _check_deployment(config, model)
     limits = SamplingLimits.from_environment(
         os.environ,
         max_logprobs=config.decoding.max_logprobs,
@@ -207,14 +206,6 @@ def _guard_limits(model: ModelDescription, limits: SamplingLimits) -> GuardLimit
 def served_names(config: ServeConfig) -> Sequence[str]:
     """Return the names that clients may use, the one in answers first."""
     return tuple(config.server.served_model_names) or (config.model.model,)
-
-
-def _check_deployment(config: ServeConfig, model: ModelDescription) -> None:
-    if model.config.is_moe and config.engine.data_parallel_size > 1:
-        raise ConfigurationError(
-            f"{config.model.model} is a mixture of experts: its data-parallel engines step "
-            "together, which this build does not coordinate yet; use --data-parallel-size 1"
-        )
 
 
 def _renderer(chat: ChatConfig, model: ModelDescription) -> ChatRenderer:

@@ -35,6 +35,14 @@ def run_serve(config: ServeConfig, reload_log_level: Callable[[], str]) -> int:
     return 0
 
 
+def run_headless(config: ServeConfig, reload_log_level: Callable[[], str]) -> int:
+    """Run engines without a frontend until told to stop; arguments and errors as ``run_serve``."""
+    from vllmfront.lifecycles._headless import serve_headless
+
+    trio.run(functools.partial(serve_headless, config, reload_log_level=reload_log_level))
+    return 0
+
+
 def prepare_process() -> None:
     """Raise the limits and tune the interpreter for many connections."""
     from vllmfront.api.http import raise_descriptor_limit

@@ -115,7 +115,7 @@ async def serve(  # noqa: ASYNC128 (the child that listens calls it)
             )
             serving = Serving(listeners=listeners, handshake_address=client.handshake_address)
             readiness = _Readiness(task_status, serving, generation.ready)
-            with _told_by_the_lowest():
+            with told_by_the_lowest():
                 await plan_tree(parts).run(shutdown.requested, task_status=readiness)
     _LOGGER.info("stopped")
 
@@ -125,7 +125,7 @@ def _pid_file(listen: ListenConfig) -> PidFile | None:
 
 
 @contextmanager
-def _told_by_the_lowest() -> Iterator[None]:
+def told_by_the_lowest() -> Iterator[None]:
     """Let the supervisor that gave up tell why: those above add that they had to follow."""
     try:
         yield

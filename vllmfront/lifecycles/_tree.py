@@ -23,6 +23,7 @@ from vllmfront.engine import EngineClient
 from vllmfront.environment import positive_number
 from vllmfront.lifecycles._api import FLUSH_BUDGET, ApiServer
 from vllmfront.lifecycles._config import ServeConfig
+from vllmfront.lifecycles._ending import Ending
 from vllmfront.lifecycles._engine import ManagedEngine
 from vllmfront.lifecycles._engine_tree import supervised_engines
 from vllmfront.lifecycles._facts import Facts
@@ -83,7 +84,7 @@ def plan_tree(parts: Parts) -> Supervisor:
 
 
 def _engine(parts: Parts) -> Sequence[ChildSpec]:
-    config = parts.config
+    config, ending = parts.config, Ending()
     engines = [
         ManagedEngine(
             model=config.model.model,
@@ -93,6 +94,7 @@ def _engine(parts: Parts) -> Sequence[ChildSpec]:
             shutdown=parts.shutdown,
             custody=parts.generation.custody[unit.name],
             socket_files=parts.generation.socket_files,
+            ending=ending,
         )
         for unit in parts.units
     ]

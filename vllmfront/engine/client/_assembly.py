@@ -12,11 +12,13 @@ from vllmfront.engine.client._client import EngineClient
 from vllmfront.engine.client._client_sockets import ClientSockets, Inheritance
 from vllmfront.engine.client._config import EngineClientConfig
 from vllmfront.engine.client._connections import OutputConnections
+from vllmfront.engine.client._deployment import guest_tasks, make_reception, open_introduction
 from vllmfront.engine.client._dispatch import Dispatch
 from vllmfront.engine.client._entrance import SLOTS, Slot, other_slot
 from vllmfront.engine.client._following import Following
 from vllmfront.engine.client._ids import IdSource, first_id_after
 from vllmfront.engine.client._inbox import OutputInbox
+from vllmfront.engine.client._introduction import Introduction
 from vllmfront.engine.client._link import EngineLink
 from vllmfront.engine.client._membership import Membership
 from vllmfront.engine.client._orphans import Orphans
@@ -70,7 +72,7 @@ def assemble(
     inheritance: Inheritance | None,
 ) -> ClientParts:
     """Connect the parts of a client; nothing runs yet."""
-    roster = Roster(config.ranks, owns_handshake=sockets.entrance is not None)
+    roster = Roster(config.ranks, owns_handshake=sockets.entrance is not None, others=config.others)
     membership = Membership(
         config.ranks,
         metrics,
@@ -105,7 +107,9 @@ def assemble(
     stalls = StallWatch(
         membership, calls, stall_after=config.stall_timeout, lose_after=config.stall_restart
     )
-    connections = OutputConnections(sockets.output_monitor, membership)
+    connections = OutputConnections(
+        sockets.output_monitor, membership, others=frozenset(config.others)
+    )
     inbox = OutputInbox(
         sockets.outputs,
         metrics=metrics,
@@ -115,7 +119,23 @@ def assemble(
     )
     attachment = _attachment(sockets, roster, membership, calls)
     recorder = _recorder(sockets, ids, membership, attachment)
-    succession = _succession(sockets, roster, membership, inbox, recorder=recorder, waves=waves)
+    introduction, directory = open_introduction(config, sockets)
+    succession = _succession(
+        sockets,
+        roster,
+        membership,
+        inbox,
+        recorder=recorder,
+        reception=make_reception(
+            config,
+            sockets,
+            roster,
+            membership,
+            coordinator=waves if isinstance(waves, Coordinator) else None,
+            introduction=introduction,
+            directory=directory,
+        ),
+    )
     workers = _worker_slots(config, sockets, inbox, membership)
     following = None
     register: Callable[[Message], int] = partial(
@@ -139,6 +159,7 @@ def assemble(
         *(() if workers is None else workers.tasks),
         *(() if attachment is None else (attachment.serve,)),
         *_wave_tasks(waves, sockets),
+        *guest_tasks(config, sockets, introduction),
     ]
     if attachment is not None and recorder is not None:
         attachment.begin(recorder.note)
@@ -149,7 +170,9 @@ def assemble(
         tasks.append(_follow(config, roster, membership, succession, inheritance))
         adapters.inherit(inheritance.legacy.adapters, inheritance.legacy.last_adapter_id)
     else:
-        tasks.append(_begin(config, roster, membership, succession, attachment))
+        tasks.append(
+            _begin(config, roster, membership, succession, attachment, introduction=introduction)
+        )
     client = EngineClient(
         adapters=adapters,
         books=books,
@@ -157,6 +180,7 @@ def assemble(
         checks=checks,
         dispatch=dispatch,
         gate=gate,
+        introduction=introduction,
         membership=membership,
         metrics=metrics,
         pauses=pauses,
@@ -206,7 +230,7 @@ def _coordination(
         membership,
         None if entrance is None else entrance.coordinator,
         owns_handshake=entrance is not None,
-        engine_count=config.start_rank + config.engine_count,
+        engine_count=config.start_rank + config.engine_count + len(config.others),
         address=config.coordinator_address,
     )
 
@@ -248,10 +272,10 @@ def _succession(
     inbox: OutputInbox,
     *,
     recorder: Recorder | None,
-    waves: Coordination,
+    reception: Reception | None,
 ) -> Succession | None:
     entrance = sockets.entrance
-    if entrance is None:
+    if entrance is None or reception is None:
         return None
     free = entrance.slots[other_slot(sockets.slot)]
     return Succession(
@@ -259,13 +283,7 @@ def _succession(
         sockets.slot,
         roster=roster,
         membership=membership,
-        reception=Reception(
-            sockets.context,
-            entrance,
-            roster=roster,
-            members=membership,
-            coordinator=waves if isinstance(waves, Coordinator) else None,
-        ),
+        reception=reception,
         spare=SpareSlot(sockets.context, free, inbox=inbox, membership=membership),
         recorder=recorder,
     )
@@ -290,11 +308,15 @@ def _begin(
     membership: Membership,
     succession: Succession | None,
     attachment: Attachment | None,
+    *,
+    introduction: Introduction,
 ) -> Task:
     """Be the first in a row of generations; return what watches the engines come up."""
     if succession is not None:
         succession.lead()
-    return partial(_watch_start_up, roster, config.ready_timeout, membership, attachment)
+    return partial(
+        _watch_start_up, roster, config.ready_timeout, membership, attachment, introduction
+    )
 
 
 def _follow(
@@ -311,12 +333,17 @@ def _follow(
 
 
 async def _watch_start_up(
-    roster: Roster, ready_timeout: float, membership: Membership, attachment: Attachment | None
+    roster: Roster,
+    ready_timeout: float,
+    membership: Membership,
+    attachment: Attachment | None,
+    introduction: Introduction,
 ) -> None:
     """Give the client up when its engines do not join in time, and later one that does not."""
     if attachment is not None:
         await attachment.settled.wait()
     try:
+        await introduction.wait(ready_timeout)
         await watch_start_up(roster, ready_timeout)
     except StartupFailed as error:
         membership.give_up(error)

@@ -15,6 +15,7 @@ from vllmfront.engine.client._buffer import OutputBuffer
 from vllmfront.engine.client._dispatch import Dispatch
 from vllmfront.engine.client._following import Following
 from vllmfront.engine.client._info import ClientSnapshot, EngineInfo
+from vllmfront.engine.client._introduction import Introduction
 from vllmfront.engine.client._membership import Membership, RankSetup
 from vllmfront.engine.client._overview import take_levels, take_snapshot
 from vllmfront.engine.client._pauses import Pauses
@@ -52,6 +53,7 @@ class EngineClient:
         checks: RequestChecks,
         dispatch: Dispatch,
         gate: HoldGate,
+        introduction: Introduction,
         membership: Membership,
         metrics: EngineMetrics,
         pauses: Pauses,
@@ -65,6 +67,10 @@ class EngineClient:
     ) -> None:
         self.adapters = adapters
         self.metrics = metrics
+        self.introduced = introduction.done
+        """Set once all frontends of the deployment know of each other: engines that are started
+        before would wait for that."""
+
         self.waves = waves
         """What has engines that step together begin together; nothing for others."""
 

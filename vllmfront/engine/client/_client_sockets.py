@@ -11,12 +11,14 @@ from vllmfront.engine.client._entrance import (
     Entrance,
     adopt_entrance,
     open_entrance,
+    open_slot,
     other_slot,
 )
 from vllmfront.engine.client._lasting import open_lasting
 from vllmfront.engine.client._saved import SavedState
 from vllmfront.engine.client._state_file import StateFile
 from vllmfront.engine.client._succession import EngineLegacy
+from vllmfront.engine.handshake import ClientAddresses
 from vllmfront.engine.transport import (
     MessageReceiver,
     MessageRouter,
@@ -58,6 +60,9 @@ class ClientSockets:
     saved: SavedState | None
     """What an earlier process has left there."""
 
+    guest: ClientAddresses | None
+    """Where engines reach us that hear of it from the first frontend of the deployment."""
+
     inputs: MessageRouter
     outputs: MessageReceiver
     input_monitor: PeerMonitor
@@ -85,6 +90,12 @@ def open_client_sockets(
         if config.state_file is not None:
             record = stack.enter_context(StateFile(config.state_file))
         input_fd, output_fd = config.input_fd, config.output_fd
+        guest = None
+        if config.deployment is not None and config.deployment.first_frontend is not None:
+            slot = config.start_rank // config.engine_count
+            own = stack.enter_context(open_slot(bind_host))
+            guest = own.addresses(bind_host)
+            input_fd, output_fd = own.inputs.duplicate(), own.outputs.duplicate()
         if input_fd is None or output_fd is None:
             if record is not None and inheritance is None:
                 found = stack.enter_context(open_lasting(config, record, bind_host))
@@ -104,6 +115,7 @@ def open_client_sockets(
             slot=slot,
             record=record,
             saved=saved,
+            guest=guest,
             inputs=inputs,
             outputs=outputs,
             input_monitor=stack.enter_context(open_monitor(inputs)),

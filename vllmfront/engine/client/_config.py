@@ -13,6 +13,20 @@ from vllmfront.engine.routing import RoutingPolicy
 
 
 @attrs.frozen(kw_only=True)
+class Deployment:
+    """Engines of which other frontends serve some, or that several programs start."""
+
+    size: int
+    """All of them."""
+
+    lockstep: bool = False
+    """Whether they step together."""
+
+    first_frontend: str | None = None
+    """Where the frontend is that does the handshake and coordinates; None: it is ours."""
+
+
+@attrs.frozen(kw_only=True)
 class EngineClientConfig:
     """Who the engines are, where they find us, and what they can bear."""
 
@@ -25,6 +39,9 @@ class EngineClientConfig:
 
     handshake_port: int = 0
     """0 takes any free port; see ``EngineClient.handshake_address``."""
+
+    deployment: Deployment | None = None
+    """What our engines are a part of; None: of nothing, and one program starts them all."""
 
     state_file: Path | None = None
     """Where engines are kept for the next client, in a process that is started when this one has
@@ -123,6 +140,12 @@ class EngineClientConfig:
             raise ValueError("input_fd and output_fd go together")
         if self.state_file is not None and (self.all_local or not self.handshake_port):
             raise ValueError("state_file is for engines that find us by a TCP port")
+
+    @property
+    def others(self) -> list[int]:
+        """The ranks that other frontends serve; their engines connect to us as well."""
+        size = 0 if self.deployment is None else self.deployment.size
+        return [rank for rank in range(size) if rank not in self.ranks]
 
     @property
     def ranks(self) -> range:

@@ -1,7 +1,7 @@
 """Whose connection an output came over: the only way to tell whose last words a sentinel is."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from vllmfront.engine.client._membership import Membership
 from vllmfront.engine.client._rank import EngineRank
@@ -17,11 +17,25 @@ class OutputConnections:
     was replaced may still have things to say.
     """
 
-    def __init__(self, monitor: PeerMonitor, membership: Membership) -> None:
+    def __init__(
+        self, monitor: PeerMonitor, membership: Membership, *, others: Collection[int] = ()
+    ) -> None:
+        """Keep track of *monitor*.
+
+        Args:
+            monitor: Of the output socket.
+            membership: Our engines.
+            others: Engines that connect to us as well, but are served by other frontends.
+        """
         self._monitor = monitor
         self._membership = membership
+        self.others = others
+        ranks = membership.ranks
+        self.lone = next(iter(ranks.values())) if len(ranks) == 1 and not others else None
+        """The only engine that can have said anything, if there is only one."""
+
         self._replaced = set[int]()
-        """Those that belong to a process which another has replaced."""
+        """Those that belong to a process which another has replaced, or that is not ours."""
 
         self._owners: dict[int, EngineRank] = {}
         membership.on_arrival(self._forget)
@@ -37,16 +51,16 @@ class OutputConnections:
         if descriptor not in self._replaced:
             self._owners[descriptor] = engine
 
+    def claim_for_others(self, descriptor: int) -> None:
+        """Note that an engine which another frontend serves sends over *descriptor*."""
+        self._replaced.add(descriptor)
+
     def owner(self, descriptor: int) -> EngineRank | None:
         """Return whose connection *descriptor* is, if it is one of a present process."""
         self._take_events()
         if descriptor in self._replaced:
             return None
-        owner = self._owners.get(descriptor)
-        ranks = self._membership.ranks
-        if owner is None and len(ranks) == 1:
-            return next(iter(ranks.values()))
-        return owner
+        return self._owners.get(descriptor) or self.lone
 
     def suspects(self, descriptor: int) -> Sequence[EngineRank]:
         """Return whose connection *descriptor* may be, of present processes."""
@@ -61,7 +75,7 @@ class OutputConnections:
     def _forget(self, engine: EngineRank) -> None:
         """Note that *engine* is a new process, which cannot have connected yet."""
         self._take_events()
-        if len(self._membership.ranks) == 1:
+        if self.lone is not None:
             self._replaced |= self._monitor.connected
         else:
             owned = {one for one, owner in self._owners.items() if owner is engine}

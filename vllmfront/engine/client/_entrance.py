@@ -45,6 +45,12 @@ class Slot:
     inputs: SharedListener
     outputs: SharedListener
 
+    def addresses(self, advertised_host: str) -> ClientAddresses:
+        """Return where engines connect that know us as *advertised_host*."""
+        return ClientAddresses(
+            _advertised(self.inputs, advertised_host), _advertised(self.outputs, advertised_host)
+        )
+
 
 @attrs.frozen(kw_only=True)
 class Entrance:
@@ -60,10 +66,7 @@ class Entrance:
 
     def addresses(self) -> list[ClientAddresses]:
         """Return where engines connect for requests and outputs, in order of client index."""
-        return [
-            ClientAddresses(self._advertised(slot.inputs), self._advertised(slot.outputs))
-            for slot in self.slots
-        ]
+        return [slot.addresses(self.advertised_host) for slot in self.slots]
 
     def coordinator_addresses(self) -> CoordinatorAddresses | None:
         """Return where engines meet; None where they need not."""
@@ -73,7 +76,7 @@ class Entrance:
     @property
     def handshake_address(self) -> str:
         """Where engines say HELLO."""
-        return self._advertised(self.handshake)
+        return _advertised(self.handshake, self.advertised_host)
 
     @property
     def listeners(self) -> Sequence[SharedListener]:
@@ -94,10 +97,22 @@ class Entrance:
         for each in self.listeners:
             each.owns_file = not leave
 
-    def _advertised(self, listener: SharedListener) -> str:
-        if not listener.address.startswith("tcp://"):
-            return listener.address
-        return tcp_address(self.advertised_host, host_of(listener.address)[1])
+
+def _advertised(listener: SharedListener, host: str) -> str:
+    if not listener.address.startswith("tcp://"):
+        return listener.address
+    return tcp_address(host, host_of(listener.address)[1])
+
+
+@contextmanager
+def open_slot(bind_host: str) -> Iterator[Slot]:
+    """Listen at a numeric host for engines, as one client of several, for the block.
+
+    Raises:
+        ConfigurationError: An address cannot be bound.
+    """
+    with listen_tcp(bind_host, 0) as inputs, listen_tcp(bind_host, 0) as outputs:
+        yield Slot(inputs, outputs)
 
 
 @contextmanager

@@ -48,7 +48,7 @@ class OutputInbox:
         self._calls = calls
         self._connections = connections
         self._ranks = membership.ranks
-        self._lone = next(iter(membership.ranks.values())) if len(membership.ranks) == 1 else None
+        self._lone = connections.lone
         self._membership = membership
         self._broken: list[tuple[EngineRank, EngineDied | None]] = []
         self._garble: dict[EngineRank, GarbleCount] = {}
@@ -94,6 +94,9 @@ class OutputInbox:
             self._take_death(message)
             return None
         engine = self._lone or self._ranks.get(batch.engine_index)
+        if engine is None and batch.engine_index in self._connections.others:
+            self._connections.claim_for_others(_descriptor(message))
+            return None
         if engine is None:
             self._refuse(f"it is from engine {batch.engine_index}, which is not expected")
             return None

@@ -10,6 +10,7 @@ from vllmfront.engine.client._membership import Membership
 from vllmfront.engine.client._rank import EngineRank
 from vllmfront.engine.client._reader import OutputReader
 from vllmfront.engine.client._reconnection import Reconnections
+from vllmfront.engine.handshake import OthersEngine
 from vllmfront.engine.transport import Message, MessageRouter, PeerChange, PeerMonitor
 from vllmfront.errors import EngineDied, ProtocolError
 
@@ -63,6 +64,8 @@ class EngineLink:
                 continue
             try:
                 rank = self._register(message)
+            except OthersEngine:
+                continue
             except ProtocolError as error:
                 _LOGGER.warning("Ignored a message on the input socket: %s", error)
                 continue

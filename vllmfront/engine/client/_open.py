@@ -12,7 +12,7 @@ from vllmfront.engine.client._client_sockets import Inheritance, open_client_soc
 from vllmfront.engine.client._config import EngineClientConfig
 from vllmfront.engine.client._turns import at_the_end_of_each_turn
 from vllmfront.engine.metrics import EngineMetrics, TerminalCause
-from vllmfront.engine.transport import resolve_host
+from vllmfront.engine.transport import address_towards, resolve_host
 from vllmfront.errors import ConfigurationError, EngineUnavailable, Reason
 
 
@@ -40,7 +40,9 @@ async def open_engine_client(
     """
     metrics = EngineMetrics(enabled=config.count_metrics, bounds=config.histogram_bounds)
     bind_host = await resolve_host(config.handshake_host)
-    if config.advertised_host is None and ip_address(bind_host).is_unspecified:
+    if config.deployment is not None and config.deployment.first_frontend is not None:
+        bind_host = address_towards(bind_host)
+    elif config.advertised_host is None and ip_address(bind_host).is_unspecified:
         raise ConfigurationError(
             f"engines cannot connect to {bind_host}; say which address of this host they should use"
         )

@@ -4,8 +4,9 @@ import trio
 import zmq
 
 from vllmfront.engine.client._entrance import Entrance
+from vllmfront.engine.client._introduction import Introduction
 from vllmfront.engine.coordinator import Coordinator
-from vllmfront.engine.handshake import FixedDirectory, HandshakeOwner, Members, Roster
+from vllmfront.engine.handshake import Directory, HandshakeOwner, Members, Roster
 from vllmfront.engine.transport import open_monitor, open_router
 
 
@@ -18,14 +19,20 @@ class Reception:
         entrance: Entrance,
         *,
         roster: Roster,
+        others: Roster | None,
+        directory: Directory,
         members: Members,
         coordinator: Coordinator | None,
+        introduction: Introduction,
     ) -> None:
         self._context = context
         self._entrance = entrance
         self._roster = roster
+        self._others = others
+        self._directory = directory
         self._members = members
         self._coordinator = coordinator
+        self._introduction = introduction
         self._owner: HandshakeOwner | None = None
 
     @property
@@ -44,10 +51,9 @@ class Reception:
                 router,
                 monitor,
                 roster=self._roster,
-                directory=FixedDirectory(
-                    clients=self._entrance.addresses(),
-                    coordinator=self._entrance.coordinator_addresses(),
-                ),
+                directory=self._directory,
+                others=self._others,
+                on_frontend=self._note_frontends,
                 members=self._members,
             )
             try:
@@ -61,3 +67,6 @@ class Reception:
                         )
             finally:
                 self._owner = None
+
+    def _note_frontends(self) -> None:
+        self._introduction.note(self._directory.missing())

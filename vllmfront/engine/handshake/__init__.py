@@ -1,15 +1,16 @@
 """Start-up of engines as its owner: HELLO, INIT, READY, and the registration."""
 
-from vllmfront.engine.handshake._directory import (
+from vllmfront.engine.handshake._addresses import (
     ClientAddresses,
     CoordinatorAddresses,
-    Directory,
-    FixedDirectory,
     init_addresses,
 )
+from vllmfront.engine.handshake._directory import Directory, DirectoryConfig
+from vllmfront.engine.handshake._epochs import Epochs
 from vllmfront.engine.handshake._owner import (
     HandshakeOwner,
     Members,
+    OthersEngine,
     identity_of,
     rank_of,
     take_registration,
@@ -21,9 +22,11 @@ __all__ = [
     "ClientAddresses",
     "CoordinatorAddresses",
     "Directory",
-    "FixedDirectory",
+    "DirectoryConfig",
+    "Epochs",
     "HandshakeOwner",
     "Members",
+    "OthersEngine",
     "Roster",
     "Step",
     "identity_of",

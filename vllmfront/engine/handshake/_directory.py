@@ -1,70 +1,115 @@
-"""What engines are told in answer to HELLO: where everybody is whom they will talk to."""
+"""What engines are told in answer to HELLO. Pure.
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+Most deployments have one frontend. Of several, the first one does the handshake, and knows the
+others: each serves as many engines as the first, in order of rank. An engine is told the addresses
+of all of them, the first one's first, so that a frontend's place is its ``client_index``.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
-from vllmfront.engine.wire import EngineAddresses, Init
-
-
-@attrs.frozen
-class ClientAddresses:
-    """Where one client takes registrations and outputs; its place among all is its index."""
-
-    inputs: str
-    outputs: str
+from vllmfront.engine.handshake._addresses import (
+    ClientAddresses,
+    CoordinatorAddresses,
+    init_addresses,
+)
+from vllmfront.engine.wire import FrontendHello, FrontendReply, Init
 
 
 @attrs.frozen(kw_only=True)
-class CoordinatorAddresses:
-    """Where engines that step together meet."""
+class DirectoryConfig:
+    """What the first frontend knows from the start."""
 
-    inputs: str
-    """What engines subscribe to."""
+    size: int
+    """Engines of the whole deployment."""
 
-    outputs: str
-    """Where engines report."""
+    count: int
+    """Engines of each frontend."""
 
-    stats: str
-    """What frontends subscribe to; engines repeat it in their registration."""
+    lockstep: bool
+    """Whether all engines step together."""
+
+    def index(self, start_rank: int) -> int:
+        """Return the place of the frontend whose lowest rank that is."""
+        return start_rank // self.count
 
 
-class Directory(Protocol):
-    """Knows what to tell an engine."""
+def no_parallel_config(_rank: int) -> Mapping[str, object]:
+    """Set nothing on an engine's parallel configuration."""
+    return {}
+
+
+class Directory:
+    """Knows what to tell engines, once all frontends have said where they are.
+
+    An engine is told once in its life; it waits for what is missing, five minutes at most.
+    """
+
+    def __init__(
+        self,
+        config: DirectoryConfig,
+        own: Sequence[ClientAddresses],
+        *,
+        coordinator: CoordinatorAddresses | None = None,
+        parallel_config: Callable[[int], Mapping[str, object]] = no_parallel_config,
+    ) -> None:
+        """Wait for the others.
+
+        Args:
+            config: The deployment.
+            own: The first frontend's addresses: the one in use, and spare ones, which engines are
+                told last.
+            coordinator: Where engines meet, if they have to.
+            parallel_config: Called with the rank of each engine that is told; what is set on it.
+        """
+        self._config = config
+        first, *self._spare = own
+        self._clients: dict[int, ClientAddresses] = {0: first}
+        self._coordinator = coordinator
+        self._parallel_config = parallel_config
+
+    def missing(self) -> Sequence[int]:
+        """Return the ranks whose frontend is not known yet."""
+        count = self._config.count
+        return [rank for rank in range(self._config.size) if rank // count not in self._clients]
 
     def init_for(self, rank: int) -> Init | None:
-        """Return the answer to the HELLO of *rank*; None where something is not known yet.
+        """Return the answer to the HELLO of *rank*, once all frontends are known."""
+        if self.missing():
+            return None
+        clients = [self._clients[place] for place in sorted(self._clients)]
+        addresses = init_addresses([*clients, *self._spare], self._coordinator)
+        return Init(addresses, self._parallel_config(rank))
 
-        An engine is told once in its life: it waits for what is missing, five minutes at most.
-        """
+    def introduce(self, hello: FrontendHello) -> FrontendReply:
+        """Take note of another frontend, or of the same one at other addresses."""
+        refusal = self._refusal(hello)
+        if refusal is not None:
+            return FrontendReply(refusal=refusal)
+        place = self._config.index(hello.start_rank)
+        self._clients[place] = ClientAddresses(hello.inputs, hello.outputs)
+        return FrontendReply(missing=self.missing())
 
-
-@attrs.frozen(kw_only=True)
-class FixedDirectory:
-    """A directory of clients that are all known from the start."""
-
-    clients: Sequence[ClientAddresses]
-    """In order of ``client_index``."""
-
-    coordinator: CoordinatorAddresses | None = None
-    parallel_config: Mapping[str, Any] = attrs.field(factory=dict)
-    """What is set on each engine's own parallel configuration."""
-
-    def init_for(self, rank: int) -> Init:
-        """Return the answer to any HELLO."""
-        del rank
-        return Init(init_addresses(self.clients, self.coordinator), self.parallel_config)
-
-
-def init_addresses(
-    clients: Sequence[ClientAddresses], coordinator: CoordinatorAddresses | None = None
-) -> EngineAddresses:
-    """Bring addresses into the form of INIT."""
-    return EngineAddresses(
-        inputs=[one.inputs for one in clients],
-        outputs=[one.outputs for one in clients],
-        coordinator_input=None if coordinator is None else coordinator.inputs,
-        coordinator_output=None if coordinator is None else coordinator.outputs,
-        frontend_stats_publish_address=None if coordinator is None else coordinator.stats,
-    )
+    def _refusal(self, hello: FrontendHello) -> str | None:
+        config = self._config
+        if hello.size != config.size:
+            return f"--data-parallel-size is {hello.size} there and {config.size} at the first node"
+        if hello.count != config.count:
+            return (
+                f"--data-parallel-size-local is {hello.count} there and {config.count} at the "
+                "first node; all nodes have to run as many engines"
+            )
+        if hello.lockstep != config.lockstep:
+            return "one of the two takes the model for a mixture of experts, the other does not"
+        if hello.start_rank <= 0 or hello.start_rank % config.count:
+            return (
+                f"--data-parallel-start-rank {hello.start_rank} is no multiple of "
+                f"--data-parallel-size-local {config.count}, above zero"
+            )
+        if hello.start_rank + hello.count > config.size:
+            return (
+                f"--data-parallel-start-rank {hello.start_rank} and --data-parallel-size-local "
+                f"{hello.count} exceed --data-parallel-size {config.size}"
+            )
+        return None

@@ -1,7 +1,8 @@
 """The frontend's half of the handshake."""
 
+import contextlib
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 import trio
@@ -13,8 +14,10 @@ from vllmfront.engine.transport import Message, MessageRouter, PeerGone, PeerMon
 from vllmfront.engine.wire import (
     Hello,
     Registration,
+    decode_frontend_hello,
     decode_handshake,
     decode_registration,
+    encode_frontend_reply,
     encode_init,
 )
 from vllmfront.errors import ProtocolError
@@ -41,7 +44,7 @@ class HandshakeOwner:
     """Answers engines, those that come back later as well; the two ``serve`` tasks of it.
 
     A message that makes no sense costs that message and a log line. Whom the directory knows no
-    answer for waits until ``answer_waiting`` is called.
+    answer for waits for it. Other frontends, and their engines, are answered as well.
     """
 
     def __init__(
@@ -52,12 +55,30 @@ class HandshakeOwner:
         roster: Roster,
         directory: Directory,
         members: Members,
+        others: Roster | None = None,
+        on_frontend: Callable[[], None] = lambda: None,
     ) -> None:
+        """Answer at *router*.
+
+        Args:
+            router: Where engines say HELLO.
+            monitor: Its connections.
+            roster: Who is expected, for our client.
+            directory: What they are told.
+            members: Our client.
+            others: Who is expected besides, for the clients of other frontends.
+            on_frontend: Called when another frontend has said where it is.
+        """
         self._router = router
         self._monitor = monitor
         self._roster = roster
         self._directory = directory
         self._members = members
+        self._others = others
+        self._on_frontend = on_frontend
+        self._refusals: dict[bytes, str] = {}
+        """What other frontends were refused for, by their identity; it is logged once."""
+
         self._unanswered: dict[int, tuple[bytes, int]] = {}
         """Identity and descriptor of those whose HELLO has no answer yet, by rank."""
 
@@ -79,12 +100,6 @@ class HandshakeOwner:
             await self._router.wait_message()
             self._take_waiting()
 
-    def answer_waiting(self) -> None:
-        """Answer those for whom the directory has an answer by now."""
-        waiting, self._unanswered = self._unanswered, {}
-        for rank, (identity, descriptor) in waiting.items():
-            self._answer(rank, identity, descriptor)
-
     async def serve_departures(self) -> None:
         """Note engines whose connection ends while they load, until cancelled."""
         while True:
@@ -102,9 +117,9 @@ class HandshakeOwner:
             except ProtocolError as error:
                 _LOGGER.warning("Ignored a handshake message: %s", error)
             else:
-                left.discard(rank)
+                left -= {rank}
         for rank in left:
-            self._members.engine_left(rank)
+            self._note_left(rank)
 
     def _departures(self) -> set[int]:
         left = set[int]()
@@ -116,40 +131,68 @@ class HandshakeOwner:
                 left.add(rank)
         return left
 
-    def _take(self, message: Message) -> int:
-        """Take a message in; return the rank that sent it."""
+    def _take(self, message: Message) -> int | None:
+        """Take a message in; return the rank that sent it, if it was an engine."""
         descriptor = message[0].get(zmq.SRCFD)
         assert isinstance(descriptor, int)
         self._heard.add(descriptor)
-        rank = rank_of(message, self._roster.ranks)
+        if self._others is not None and len(message[0].bytes) != _IDENTITY_BYTES:
+            self._greet(message)
+            return None
+        others = () if self._others is None else self._others.ranks
+        rank = rank_of(message, (*self._roster.ranks, *others))
+        roster = self._roster if rank in self._roster else self._others
+        assert roster is not None
         step = decode_handshake(message[1].bytes)
         self._loading = {fd: other for fd, other in self._loading.items() if other != rank}
         if not isinstance(step, Hello):
-            registration = self._roster.ready(rank, trio.current_time())
+            registration = roster.ready(rank, trio.current_time())
             if registration is not None:
                 self._members.engine_joined(rank, registration)
             return rank
-        self._roster.hello(rank, trio.current_time())
-        self._members.engine_arrived(rank)
+        roster.hello(rank, trio.current_time())
+        if roster is self._roster:
+            self._members.engine_arrived(rank)
         self._answer(rank, message[0].bytes, descriptor)
         return rank
 
+    def _greet(self, message: Message) -> None:
+        """Answer another frontend, and those who have waited for it."""
+        identity = message[0].bytes
+        hello = decode_frontend_hello(message[-1].bytes)
+        reply = self._directory.introduce(hello)
+        if reply.refusal is None:
+            self._refusals.pop(identity, None)
+        elif self._refusals.get(identity) != reply.refusal:
+            self._refusals[identity] = reply.refusal
+            _LOGGER.error("Refused the frontend of engine %d: %s", hello.start_rank, reply.refusal)
+        with contextlib.suppress(PeerGone):
+            self._router.send_nowait(identity, [encode_frontend_reply(reply)])
+        self._on_frontend()
+        if not self._directory.missing():
+            waiting, self._unanswered = self._unanswered, {}
+            for rank, (engine, descriptor) in waiting.items():
+                self._answer(rank, engine, descriptor)
+
+    def _note_left(self, rank: int) -> None:
+        if rank in self._roster:
+            self._members.engine_left(rank)
+
     def _answer(self, rank: int, identity: bytes, descriptor: int) -> None:
         """Tell *rank* what it needs to know, now or later."""
+        self._loading[descriptor] = rank
         init = self._directory.init_for(rank)
         if init is None:
-            self._loading[descriptor] = rank
             self._unanswered[rank] = identity, descriptor
-            _LOGGER.info("Engine %d said HELLO; not all that it needs to know is known yet", rank)
+            _LOGGER.info("Engine %d said HELLO; it waits until all frontends are known", rank)
             return
         try:
             self._router.send_nowait(identity, [encode_init(init.addresses, init.parallel_config)])
         except PeerGone:
             _LOGGER.warning("Engine %d left before it got its addresses", rank)
             self._loading.pop(descriptor, None)
-            self._members.engine_left(rank)
+            self._note_left(rank)
             return
-        self._loading[descriptor] = rank
         _LOGGER.info("Engine %d said HELLO and got its addresses; it is loading", rank)
 
 
@@ -157,8 +200,11 @@ def take_registration(message: Message, roster: Roster, members: Members) -> int
     """Read what an engine says on its input socket; return its rank.
 
     Raises:
+        OthersEngine: It is about an engine of another frontend.
         ProtocolError: It is no registration of an expected engine.
     """
+    if _is_others(message, roster):
+        raise OthersEngine
     rank = rank_of(message, roster.ranks)
     registration = decode_registration(message[1].bytes)
     now = trio.current_time()
@@ -170,6 +216,15 @@ def take_registration(message: Message, roster: Roster, members: Members) -> int
     if joined is not None:
         members.engine_joined(rank, joined)
     return rank
+
+
+class OthersEngine(ProtocolError):
+    """Raised when an engine registers with us that is told about us, but served by others."""
+
+
+def _is_others(message: Message, roster: Roster) -> bool:
+    identity = message[0].bytes
+    return len(identity) == _IDENTITY_BYTES and int.from_bytes(identity, "little") in roster.others
 
 
 def rank_of(message: Message, expected: Collection[int]) -> int:

@@ -7,7 +7,7 @@ has joined. A HELLO from a rank that was there before is a new process: it start
 
 import enum
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import attrs
 import trio
@@ -36,14 +36,18 @@ class _Progress:
 class Roster:
     """The expected ranks and the steps that each has done, and when; *now* is Trio's clock."""
 
-    def __init__(self, ranks: Sequence[int], *, owns_handshake: bool = True) -> None:
+    def __init__(
+        self, ranks: Sequence[int], *, owns_handshake: bool = True, others: Collection[int] = ()
+    ) -> None:
         """Expect *ranks*.
 
         Args:
             ranks: Global data-parallel ranks, 0 to 65535.
             owns_handshake: False where somebody else does the handshake and only registrations
                 come here.
+            others: Ranks that other frontends serve, but whose engines connect to us as well.
         """
+        self.others = others
         self.steps = tuple(Step) if owns_handshake else (Step.REGISTRATION,)
         self.shared = False
         """Whether another process may have answered a HELLO: its engine just registers here."""

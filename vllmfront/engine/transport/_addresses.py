@@ -27,6 +27,21 @@ async def resolve_host(host: str) -> str:
     return str(found[0][4][0])
 
 
+def address_towards(host: str) -> str:
+    """Return the numeric address of ours that a numeric *host* sees when we connect to it.
+
+    Raises:
+        ConfigurationError: There is no way there.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, 9))  # sends nothing
+        except OSError as error:
+            raise ConfigurationError(f"there is no way to {host}: {error.strerror}") from error
+        return str(probe.getsockname()[0])
+
+
 def tcp_address(host: str, port: int) -> str:
     """Return the address of a numeric or named *host*; port 0 lets the kernel choose."""
     shown = f"[{host}]" if ":" in host else host

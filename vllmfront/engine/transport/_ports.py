@@ -1,8 +1,10 @@
 """Ports that stay free while nobody listens on them, so that a later process finds them so."""
 
+import contextlib
 import random
 from pathlib import Path
 
+from vllmfront.engine.transport._addresses import host_of
 from vllmfront.engine.transport._listener import SharedListener, listen_tcp
 from vllmfront.errors import ConfigurationError
 
@@ -34,6 +36,19 @@ def listen_lasting(host: str) -> SharedListener:
         except ConfigurationError:
             continue
     return listen_tcp(host, 0)
+
+
+def choose_ports(host: str, count: int) -> list[int]:
+    """Return ports at a numeric *host* that are free now, for others to listen on soon.
+
+    Nobody gets them by chance: the kernel gives them to none by itself.
+
+    Raises:
+        ConfigurationError: The host cannot be bound.
+    """
+    with contextlib.ExitStack() as stack:
+        listeners = [stack.enter_context(listen_lasting(host)) for _ in range(count)]
+        return [host_of(listener.address)[1] for listener in listeners]
 
 
 def _ephemeral_range() -> tuple[int, int]:

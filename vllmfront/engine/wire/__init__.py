@@ -29,6 +29,15 @@ from vllmfront.engine.wire._coordinator import (
     encode_load_report,
     read_step_load,
 )
+from vllmfront.engine.wire._fatal import encode_executor_failed
+from vllmfront.engine.wire._frontends import (
+    FrontendHello,
+    FrontendReply,
+    decode_frontend_hello,
+    decode_frontend_reply,
+    encode_frontend_hello,
+    encode_frontend_reply,
+)
 from vllmfront.engine.wire._handshake import (
     EngineAddresses,
     Hello,
@@ -90,6 +99,8 @@ __all__ = [
     "EngineLoad",
     "EvictionEvent",
     "FirstRequest",
+    "FrontendHello",
+    "FrontendReply",
     "Hello",
     "Init",
     "KvEventsConfig",
@@ -108,7 +119,9 @@ __all__ = [
     "Utility",
     "UtilityAnswer",
     "decode_batch",
+    "decode_frontend_hello",
     "decode_frontend_notice",
+    "decode_frontend_reply",
     "decode_handshake",
     "decode_init",
     "decode_load_report",
@@ -121,7 +134,10 @@ __all__ = [
     "encode_abort",
     "encode_add",
     "encode_batch",
+    "encode_executor_failed",
+    "encode_frontend_hello",
     "encode_frontend_notice",
+    "encode_frontend_reply",
     "encode_hello",
     "encode_init",
     "encode_load_report",

@@ -1,0 +1,40 @@
+"""Engines that step together and are started by several programs: who belongs together. Pure.
+
+They find each other at ports that all of them are told, and none can take the place of one that
+was lost: once a process says HELLO that was told before, all are told anew, at other ports, and
+those who know the old ones only have to end.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+
+class Epochs:
+    """What each engine is told about the others."""
+
+    def __init__(
+        self,
+        settle: Callable[[], Mapping[str, object]],
+        end: Callable[[Sequence[int]], None],
+    ) -> None:
+        """Begin.
+
+        Args:
+            settle: Returns where the engines of one epoch find each other; called once for each.
+            end: Called with engines that cannot go on.
+        """
+        self._settle = settle
+        self._end = end
+        self._present = settle()
+        self._told: set[int] = set()
+        self.count = 1
+        """Epochs so far."""
+
+    def join(self, rank: int) -> Mapping[str, object]:
+        """Return what the process of *rank* that says HELLO is told; it may begin a new epoch."""
+        if rank in self._told:
+            outdated, self._told = self._told - {rank}, set()
+            self._present = self._settle()
+            self.count += 1
+            self._end(sorted(outdated))
+        self._told.add(rank)
+        return self._present
