@@ -8,32 +8,20 @@ import trio
 from msgspec.structs import replace
 
 from vllmfront.engine._request import LoraRequest
+from vllmfront.engine.client._adapter_setup import AdapterSetup
 from vllmfront.engine.client._jobs import Job, Turns
 from vllmfront.engine.client._membership import Membership
-from vllmfront.engine.client._rank import EngineRank
 from vllmfront.engine.client._utility import UtilityCalls
-from vllmfront.engine.wire import encode_lora
-from vllmfront.errors import (
-    EngineDied,
-    ModelNotFound,
-    RequestRejected,
-    StartupFailed,
-    UtilityCallFailed,
-    UtilityCallTimeout,
-    VllmFrontError,
-)
+from vllmfront.errors import ModelNotFound, RequestRejected, StartupFailed, VllmFrontError
 
 _LOGGER = logging.getLogger(__name__)
-
-REMOVAL_SECONDS = 60.0
-"""For engines to forget an adapter, between two steps of theirs."""
 
 
 class Adapters:
     """What operators and routes do with adapters; ``serve`` is a task of it.
 
     Loading and unloading wait for each other where they name the same adapter. Every engine that
-    gets requests has all adapters that are served; see ``RankSetup``, which this is one of.
+    gets requests has all adapters that are served.
     """
 
     def __init__(
@@ -45,18 +33,15 @@ class Adapters:
     ) -> None:
         self._table = table = membership.adapters
         self._membership = membership
-        self._calls = calls
-        self._load_seconds = load_seconds
+        self._setup = AdapterSetup(membership, calls, self._give_up, seconds=load_seconds)
         self._turns = Turns()
-        self._loaded: dict[int, dict[int, LoraRequest]] = {}
-        """By rank: what its present process was made to load."""
-
         self._jobs: list[Job[LoraRequest]] = []
+        self._leftovers: list[int] = []
+        """Ids that a load has failed under: some engine may hold them."""
+
         self._fatal: StartupFailed | None = None
         self._wake = trio.Event()
         table.on_idle(self._notice)
-        membership.on_loss(self._forget)
-        membership.setups.append(self)
 
     def __repr__(self) -> str:
         return f"<Adapters {self._table!r}>"
@@ -79,9 +64,7 @@ class Adapters:
         """
         self.adopt(adapters)
         self._table.last_id = max(self._table.last_id, last_id)
-        for engine in self._connected():
-            for lora in self._table.held:
-                self._note_loaded(engine, lora)
+        self._setup.note_loaded(self._table.held)
 
     def adopt(self, adapters: Iterable[LoraRequest]) -> None:
         """Serve *adapters* without asking the engines, which load them as they join.
@@ -128,15 +111,13 @@ class Adapters:
             if not self._membership.ready:
                 raise self._membership.unavailable()
             number = self._table.new_id() if before is None else before.int_id
-            # An engine that served another frontend before us may have another one under this id.
-            lora = replace(lora, int_id=number, load_inplace=True)
-            served = replace(lora, load_inplace=False)
+            lora = replace(lora, int_id=number, load_inplace=False)
             try:
-                await self._load_everywhere(lora, served)
+                await self._setup.add_everywhere(lora)
             except VllmFrontError:
                 await self._undo(lora, before)
                 raise
-            self._table.serve(served)
+            self._table.serve(lora)
         if before is not None and before.path == lora.path:
             _LOGGER.warning(
                 "LoRA adapter %r was loaded anew from the same path %r: what the engines' prefix "
@@ -146,7 +127,7 @@ class Adapters:
                 lora.path,
             )
         _LOGGER.info("Loaded LoRA adapter %r (id %d) from %r", lora.name, number, lora.path)
-        return served
+        return lora
 
     async def unload(self, name: str, int_id: int | None = None) -> None:
         """Serve an adapter no longer; what runs with it goes on, then engines forget it.
@@ -189,30 +170,12 @@ class Adapters:
         if known and not all(one.supports_lora for one in known):
             raise RequestRejected("engine was not started with LoRA enabled")
 
-    # A RankSetup.
+    async def reload(self) -> None:
+        """Load all adapters anew on the engines that serve: they have forgotten them meanwhile.
 
-    def due(self, rank: int) -> bool:
-        """Tell whether engine *rank* lacks an adapter."""
-        return self._next_missing(rank) is not None
-
-    async def apply(self, rank: int) -> None:
-        """Load one adapter on engine *rank* that it lacks; one that cannot be is served no more.
-
-        Raises:
-            EngineDied: The engine was lost.
+        One that cannot be loaded any more is served no more.
         """
-        lora = self._next_missing(rank)
-        engine = self._membership.ranks[rank]
-        if lora is None:
-            return
-        # The engine may have an older one under this id, if only its connection had ended.
-        again = replace(lora, load_inplace=True)
-        try:
-            await self._call_add(again, [engine], lora)
-        except (UtilityCallFailed, UtilityCallTimeout) as error:
-            self._give_up(lora, rank, error)
-        else:
-            _LOGGER.info("Loaded LoRA adapter %r on engine %d", lora.name, rank)
+        await self._setup.reload()
 
     async def serve(self) -> None:
         """Load and unload what is asked for, and let engines forget, until cancelled.
@@ -230,11 +193,10 @@ class Adapters:
                 for job in jobs:
                     nursery.start_soon(job.run)
                 for number in self._table.take_idle():
-                    nursery.start_soon(self._remove, number, self._holders(number))
-
-    def _next_missing(self, rank: int) -> LoraRequest | None:
-        loaded = self._loaded.get(rank, {})
-        return next((one for one in self._table.held if loaded.get(one.int_id) is not one), None)
+                    nursery.start_soon(self._setup.remove, number, self._setup.holders(number))
+                leftovers, self._leftovers = self._leftovers, []
+                for number in leftovers:
+                    nursery.start_soon(self._setup.remove, number, self._setup.connected())
 
     def _give_up(self, lora: LoraRequest, rank: int, error: VllmFrontError) -> None:
         """Serve *lora* no more: engine *rank* could not load it and would die of its requests."""
@@ -254,42 +216,15 @@ class Adapters:
         )
         self._table.drop(lora.int_id)
 
-    async def _load_everywhere(self, lora: LoraRequest, served: LoraRequest) -> None:
-        """Load *lora* on all engines that serve, also on those that join meanwhile."""
-        while missing := [
-            engine
-            for engine in self._connected()
-            if self._loaded.get(engine.rank, {}).get(served.int_id) is not served
-        ]:
-            await self._call_add(lora, missing, served)
-
-    async def _call_add(
-        self, lora: LoraRequest, engines: Sequence[EngineRank], served: LoraRequest
-    ) -> None:
-        lives = {engine: engine.incarnation for engine in engines}
-        try:
-            results = await self._calls.call(
-                "add_lora", [encode_lora(lora)], [one.rank for one in engines], self._load_seconds
-            )
-        except EngineDied:
-            if len(engines) == 1:
-                raise
-            return  # the others are asked again
-        if not all(results):
-            raise UtilityCallFailed(f"an engine refused LoRA adapter `{lora.name}`")
-        for engine, life in lives.items():
-            if engine.state.connected and engine.incarnation == life:
-                self._note_loaded(engine, served)
-
     async def _undo(self, lora: LoraRequest, before: LoraRequest | None) -> None:
         """Let the engines forget *lora*, or give them back what it was to replace."""
-        engines = self._connected()
+        engines = self._setup.connected()
         if before is None:
-            await self._remove(lora.int_id, engines)
+            self._leftovers.append(lora.int_id)
+            self._notice()
         elif len(engines) > 1:  # a lone engine keeps the old one when it cannot load the new one
-            again = replace(before, load_inplace=True)
             try:
-                await self._call_add(again, engines, before)
+                await self._setup.add(engines, before)
             except VllmFrontError as error:
                 # What each engine has under this name, nobody knows.
                 self._table.drop(before.int_id)
@@ -300,28 +235,5 @@ class Adapters:
                     error,
                 )
 
-    async def _remove(self, number: int, engines: Sequence[EngineRank]) -> None:
-        for engine in engines:
-            self._loaded.get(engine.rank, {}).pop(number, None)
-            try:
-                # An engine that has evicted it says false, which comes to the same.
-                await self._calls.call("remove_lora", [number], [engine.rank], REMOVAL_SECONDS)
-            except VllmFrontError as error:
-                _LOGGER.warning(
-                    "Engine %d could not forget LoRA adapter %d: %s", engine.rank, number, error
-                )
-
     def _notice(self) -> None:
         self._wake.set()
-
-    def _holders(self, number: int) -> list[EngineRank]:
-        return [one for one in self._connected() if number in self._loaded.get(one.rank, {})]
-
-    def _connected(self) -> list[EngineRank]:
-        return [engine for engine in self._membership.ranks.values() if engine.state.connected]
-
-    def _note_loaded(self, engine: EngineRank, lora: LoraRequest) -> None:
-        self._loaded.setdefault(engine.rank, {})[lora.int_id] = lora
-
-    def _forget(self, engine: EngineRank) -> None:
-        self._loaded.pop(engine.rank, None)

@@ -31,6 +31,7 @@ from vllmfront.engine.client._recorder import Recorder
 from vllmfront.engine.client._recovery import Recovery
 from vllmfront.engine.client._request_checks import RequestChecks
 from vllmfront.engine.client._setup import Setups
+from vllmfront.engine.client._sleeping import Sleeping
 from vllmfront.engine.client._spare import SpareSlot
 from vllmfront.engine.client._stall import StallWatch
 from vllmfront.engine.client._succession import Succession, inherit
@@ -189,6 +190,7 @@ def assemble(
         ),
         reader=reader,
         roster=roster,
+        sleeping=Sleeping(gate, calls, membership, pauses, adapters),
         succession=succession,
         following=following,
         worker_slots=workers,

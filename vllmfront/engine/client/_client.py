@@ -24,6 +24,7 @@ from vllmfront.engine.client._pulse import Pulse
 from vllmfront.engine.client._rank import EngineRank
 from vllmfront.engine.client._reader import OutputReader, PushObserver
 from vllmfront.engine.client._request_checks import RequestChecks
+from vllmfront.engine.client._sleeping import Sleeping
 from vllmfront.engine.client._state import EngineState, RankState
 from vllmfront.engine.client._stream import RequestStream
 from vllmfront.engine.client._succession import Succession
@@ -60,6 +61,7 @@ class EngineClient:
         preparation: Preparation,
         reader: OutputReader,
         roster: Roster,
+        sleeping: Sleeping,
         succession: Succession | None,
         waves: Waves,
         following: Following | None = None,
@@ -83,6 +85,9 @@ class EngineClient:
 
         self.pauses = pauses
         """The present pause window, for who opens it here and ends it there; else ``pause``."""
+
+        self.sleeping = sleeping
+        """Sends engines to sleep and wakes them up."""
 
         self.worker_slots = worker_slots
         """What other processes of this server get; None where it has none."""

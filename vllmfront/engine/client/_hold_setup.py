@@ -10,7 +10,7 @@ from vllmfront.engine.client._rank import EngineRank
 from vllmfront.engine.client._utility import DEFAULT_CALL_SECONDS, Outcome, UtilityCalls
 from vllmfront.engine.pause import EngineOrder, Hold, HoldGate, HoldKind
 
-_Told = tuple[int, tuple[tuple[HoldKind, EngineOrder], ...]]
+_Told = tuple[int, tuple[tuple[HoldKind, tuple[EngineOrder, ...]], ...]]
 """Which process of a rank, and what it was told."""
 
 
@@ -44,8 +44,9 @@ class HoldSetup:
         if incarnation == engine.incarnation:
             for order in _lifting({kind for kind, _ in told}, {kind for kind, _ in wanted}):
                 await self._call(order, engine)
-        for _, order in wanted:
-            await self._call(order, engine)
+        for _, orders in wanted:
+            for order in orders:
+                await self._call(order, engine)
         self._told[rank] = (engine.incarnation, wanted)
 
     async def order(self, hold: Hold, ranks: Sequence[EngineRank]) -> list[Outcome]:
@@ -71,9 +72,9 @@ class HoldSetup:
         for engine in ranks:
             self._told[engine.rank] = (engine.incarnation, self._wanted(engine))
 
-    def _wanted(self, engine: EngineRank) -> tuple[tuple[HoldKind, EngineOrder], ...]:
+    def _wanted(self, engine: EngineRank) -> tuple[tuple[HoldKind, tuple[EngineOrder, ...]], ...]:
         version = _version(engine)
-        return tuple((hold.kind, hold.order(version)) for hold in self._gate.holds)
+        return tuple((hold.kind, hold.orders(version)) for hold in self._gate.holds)
 
     async def _call(self, order: EngineOrder, engine: EngineRank) -> None:
         await self._calls.call(order.method, order.args, [engine.rank], DEFAULT_CALL_SECONDS)

@@ -36,6 +36,10 @@ ABORT_GRACE = 0.25
 """Seconds from an engine's word that it has aborted everything until what it forgot ends here."""
 
 
+Caught = Sequence[tuple[str, Child]]
+"""What was in flight at a moment, by the ids that it had."""
+
+
 class Pauses:
     """At most one window at a time; ``serve`` is the task that owns it.
 
@@ -67,11 +71,13 @@ class Pauses:
         self._books = books
         self._dispatch = dispatch
         self._lease_action = lease_action
-        self._setup = HoldSetup(gate, calls, membership)
+        self.setup = HoldSetup(gate, calls, membership)
+        """Tells engines of holds of any kind."""
+
         self._due: list[Callable[[], Awaitable[None]]] = []
         self._wake = trio.Event()
         self._taking = trio.CancelScope()
-        membership.setups.append(self._setup)
+        membership.setups.append(self.setup)
         gate.on_change(self._note_gate)
 
     async def serve(self) -> None:
@@ -189,25 +195,39 @@ class Pauses:
 
     def _take(self, window: PauseWindow) -> None:
         """Close the gate, and have the engines told."""
-        self._dispatch.send_posted()  # they were let in before
-        self._gate.close(window.hold)
-        caught = list(self._books.children.items())
-        if window.mode is PauseMode.ABORT:
-            for child in list(self._books.room):
-                self._books.finish_aborted(child, TerminalCause.ENGINE_ABORTED)
+        caught = self.hold(window.hold)
         self._taking = trio.CancelScope()
         self._do(partial(self._tell, window, window.hold, self._taking, caught))
+
+    def hold(self, hold: Hold) -> Caught:
+        """Let nothing pass from now on; return what runs on engines, which are still to be told."""
+        self._dispatch.send_posted()  # they were let in before
+        self._gate.close(hold)
+        caught = list(self._books.children.items())
+        if hold.mode is PauseMode.ABORT:
+            for child in list(self._books.room):
+                self._books.finish_aborted(child, TerminalCause.ENGINE_ABORTED)
+        return caught
+
+    async def end_aborted(self, caught: Caught) -> None:
+        """End those of *caught* that engines have aborted without a word about it."""
+        if not caught:
+            return
+        await trio.sleep(ABORT_GRACE)
+        for child in self._books.still_running(caught):
+            _LOGGER.warning("An engine did not say that it has aborted %r", child)
+            self._books.finish_aborted(child, TerminalCause.ENGINE_ABORTED)
 
     async def _tell(
         self,
         window: PauseWindow,
         hold: Hold,
         scope: trio.CancelScope,
-        caught: Sequence[tuple[str, Child]],
+        caught: Caught,
     ) -> None:
         with scope:
-            ranks = self._serving()
-            outcomes = await self._setup.order(hold, ranks)
+            ranks = self.serving()
+            outcomes = await self.setup.order(hold, ranks)
             if window.hold.mode is not hold.mode or window.phase is not PausePhase.PAUSING:
                 return
             refused = _refused("pause", outcomes)
@@ -221,16 +241,13 @@ class Pauses:
                 window.enter(PauseEvent.REFUSED, refused)
                 self._do(partial(self._lift, window))
                 return
-            if hold.mode is PauseMode.ABORT and caught:
-                await trio.sleep(ABORT_GRACE)
-                for child in self._books.still_running(caught):
-                    _LOGGER.warning("An engine did not say that it has aborted %r", child)
-                    self._books.finish_aborted(child, TerminalCause.ENGINE_ABORTED)
+            if hold.mode is PauseMode.ABORT:
+                await self.end_aborted(caught)
 
     # Lifting
 
     async def _lift(self, window: PauseWindow) -> None:
-        cause, ranks = window.error, self._serving()
+        cause, ranks = window.error, self.serving()
         outcomes: Sequence[Outcome] = ()
         # An engine that sleeps goes on by itself once it has been woken up.
         if self._gate.find(HoldKind.SLEEP) is None:
@@ -246,12 +263,12 @@ class Pauses:
             return
         self.window = None
         self._gate.open(HoldKind.PAUSE)
-        self._setup.note(ranks)
+        self.setup.note(ranks)
         window.enter(PauseEvent.RESUMED, cause)
         seconds = trio.current_time() - window.hold.since
         _LOGGER.info("Generation goes on, after a pause%s of %.1f s", _by(window.owner), seconds)
 
-    def _serving(self) -> list[EngineRank]:
+    def serving(self) -> list[EngineRank]:
         """Return the engines that may generate; others are told when they join."""
         ranks = self._membership.ranks.values()
         return [one for one in ranks if one.state.connected and one.state is not _PREPARING]

@@ -187,9 +187,14 @@ class UtilityCalls:
         seconds: float | None,
         *,
         wait_for_all: bool,
+        then: tuple[str, Sequence[Any]] | None = None,
     ) -> list[Outcome]:
-        """Do as ``call_each``, with these *ranks*."""
-        call = await self._make(ranks, method, args, seconds, wait_for_all=wait_for_all)
+        """Do as ``call_each``, with these *ranks*.
+
+        Each of them is told *then* right behind it, before it can do anything else; nobody waits
+        for the answer to that.
+        """
+        call = await self._make(ranks, method, args, seconds, wait_for_all=wait_for_all, then=then)
         done = [rank for rank in ranks if rank.rank in call.results]
         if done:
             for observer in self._success_observers:
@@ -216,6 +221,7 @@ class UtilityCalls:
         seconds: float | None,
         *,
         wait_for_all: bool,
+        then: tuple[str, Sequence[Any]] | None = None,
     ) -> _Call:
         """Ask all of *ranks* at once; return when it is over, or its time is up."""
         call = _Call(method, ranks, wait_for_all=wait_for_all)
@@ -231,6 +237,8 @@ class UtilityCalls:
                 ids.append(self._last_id)
                 try:
                     self._membership.send(rank, frames)
+                    if then is not None:
+                        self._tell(rank, *then)
                 except PeerGone:
                     call.fail(rank, rank.death())
             with trio.move_on_after(math.inf if seconds is None else seconds):
@@ -242,13 +250,19 @@ class UtilityCalls:
 
     def probe(self, rank: EngineRank) -> None:
         """Ask *rank* something, to see whether it answers; nobody waits for that."""
-        self._last_id += 1
         try:
-            self._membership.send(
-                rank, encode_utility(self._last_id, "is_sleeping", [], self._client_index)
-            )
+            self._tell(rank, "is_sleeping", [])
         except PeerGone:
             _LOGGER.debug("Engine %d left before it could be asked", rank.rank)
+
+    def _tell(self, rank: EngineRank, method: str, args: Sequence[Any]) -> None:
+        """Call *method* without waiting for its answer.
+
+        Raises:
+            PeerGone: The engine has left.
+        """
+        self._last_id += 1
+        self._membership.send(rank, encode_utility(self._last_id, method, args, self._client_index))
 
     def answered(self, answer: UtilityAnswer) -> None:
         """Take an engine's answer; one that nobody waits for is ignored."""

@@ -25,6 +25,10 @@ class PauseMode(enum.StrEnum):
         return order.index(self) >= order.index(other)
 
 
+PARTS = frozenset({"weights", "kv_cache"})
+"""Of an engine's memory, as it lets go of them to sleep."""
+
+
 class HoldKind(enum.StrEnum):
     """What holds generation back; one of each kind may be there at a time."""
 
@@ -69,8 +73,16 @@ class Hold:
         """Whether new requests wait for its end; else they are refused."""
         return self.kind is HoldKind.PAUSE and self.mode is PauseMode.KEEP
 
+    def orders(self, vllm_version: str | None) -> tuple[EngineOrder, ...]:
+        """Return what an engine of that version has to be told to get where the others are."""
+        first = self.order(vllm_version)
+        back = PARTS - self.asleep
+        if self.kind is not HoldKind.SLEEP or self.level == 0 or not back:
+            return (first,)
+        return first, EngineOrder("wake_up", (sorted(back),))
+
     def order(self, vllm_version: str | None) -> EngineOrder:
-        """Return what an engine of that version has to be told.
+        """Return what an engine of that version is told first.
 
         Since 0.33 there is a pause of which the engine itself knows that requests are refused.
         """
