@@ -24,6 +24,7 @@ from vllmfront.engine._request import (
 )
 from vllmfront.engine.client import (
     ClientSnapshot,
+    Deployment,
     EngineClient,
     EngineClientConfig,
     EngineInfo,
@@ -50,6 +51,7 @@ __all__ = [
     "SCHEDULED",
     "STRUCTURED_BACKENDS",
     "ClientSnapshot",
+    "Deployment",
     "EngineClient",
     "EngineClientConfig",
     "EngineError",

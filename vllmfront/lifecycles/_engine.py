@@ -8,6 +8,7 @@ import attrs
 import trio
 
 from vllmfront.engine import EngineClient, EngineState, RankState
+from vllmfront.engine.transport import host_of
 from vllmfront.errors import EngineDied, EngineStalled, StartupFailed, VllmFrontError
 from vllmfront.lifecycles._command import ENVIRONMENT, check_interpreter, engine_command
 from vllmfront.lifecycles._custody import EngineCustody
@@ -71,7 +72,10 @@ class ManagedEngine:
         with one_error():
             async with trio.open_nursery() as nursery:
                 ends = self.ending.begin(nursery, stop)
-                failure = await self._run_process(nursery, ends, task_status)
+                await wait_any(ends.wait, self.client.introduced.wait)
+                failure = None
+                if self.client.introduced.is_set():
+                    failure = await self._run_process(nursery, ends, task_status)
                 if ends.is_set() and failure is None:
                     await stop.wait()
                 nursery.cancel_scope.cancel(reason="the engine's process has ended")
@@ -110,8 +114,7 @@ class ManagedEngine:
 
     def _spec(self) -> ProcessSpec:
         address = self.client.handshake_address
-        assert address is not None
-        port = int(address.rpartition(":")[2])
+        port = self.config.meeting_port if address is None else host_of(address)[1]
         return ProcessSpec(
             argv=engine_command(self.model, self.config, self.unit, port),
             prefix=self.unit.prefix,

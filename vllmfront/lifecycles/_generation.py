@@ -9,7 +9,7 @@ import attrs
 import trio
 
 from vllmfront.api.http import HttpServer, Listener
-from vllmfront.engine import EngineClient, EngineLegacy, Inheritance
+from vllmfront.engine import Deployment, EngineClient, EngineLegacy, Inheritance
 from vllmfront.errors import ConfigurationError
 from vllmfront.lifecycles._custody import Custodies
 from vllmfront.lifecycles.upgrade import (
@@ -45,6 +45,9 @@ class Generation:
     notifier: Notifier
     pid_file: PidFile | None
     predecessor: Predecessor | None
+    deployment: Deployment | None = None
+    """What our engines are a part of, where others depend on this process, or this on others."""
+
     ready: trio.Event = attrs.field(factory=trio.Event)
     """Set when all parts of the program are up."""
 
@@ -78,6 +81,11 @@ class Generation:
         dependence = end_with_us(os.getpid(), os.environ, notified=self.notifier.enabled)
         if dependence is not None:
             return dependence
+        if self.deployment is not None:
+            return (
+                "the programs of this deployment on other nodes know this process; end them all, "
+                "and start them again"
+            )
         if succession is None:
             return "the engines were told their addresses by another program"
         if missing := self.custody.missing():
@@ -162,10 +170,10 @@ class Generation:
 
     async def join(self) -> None:
         """Wait for the engines that the process before us has left; return when we may serve."""
-        succession = self.client.succession
-        assert succession is not None
         if self.predecessor is None:
             return
+        succession = self.client.succession
+        assert succession is not None
         if self.predecessor.gone.is_set():
             self.lead()
         await succession.wait_reached(_REACH_BUDGET)

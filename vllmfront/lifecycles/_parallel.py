@@ -49,8 +49,17 @@ def check_parallel(engine: EngineConfig) -> None:
             f"{mode_option(engine)} needs --data-parallel-size-local, the number of engines that "
             "this node runs, at least 1"
         )
-    if engine.balancing is Balancing.MULTI_PORT:
-        _check_multi_port(size, local)
+    if engine.balancing is Balancing.MULTI_PORT and local < 2:  # noqa: PLR2004 - ports need two
+        raise ConfigurationError(
+            f"{mode_option(engine)} needs --data-parallel-size-local 2 or more; one engine is "
+            "served by --data-parallel-rank"
+        )
+    if size % local or (start or 0) % local:
+        raise ConfigurationError(
+            f"{mode_option(engine)} needs nodes of one size: --data-parallel-size {size} and "
+            f"--data-parallel-start-rank {start or 0} must be multiples of "
+            f"--data-parallel-size-local {local}"
+        )
 
 
 def mode_option(engine: EngineConfig) -> str:
@@ -130,18 +139,4 @@ def _check_external(engine: EngineConfig) -> None:
         raise ConfigurationError(
             f"{option} says which engine is served: remove --data-parallel-start-rank "
             f"{engine.data_parallel_start_rank}"
-        )
-
-
-def _check_multi_port(size: int, local: int) -> None:
-    option = "--data-parallel-multi-port-external-lb"
-    if local < 2:  # noqa: PLR2004 - one engine needs no second port
-        raise ConfigurationError(
-            f"{option} needs --data-parallel-size-local 2 or more; one engine is served by "
-            "--data-parallel-rank"
-        )
-    if size % local:
-        raise ConfigurationError(
-            f"{option} needs nodes of one size: --data-parallel-size {size} is no multiple of "
-            f"--data-parallel-size-local {local}"
         )

@@ -20,12 +20,14 @@ from vllmfront.api.http import ListenConfig as HttpListenConfig
 from vllmfront.api.http import Listener, open_listeners
 from vllmfront.control import open_control_plane
 from vllmfront.engine import (
+    Deployment,
     EngineClient,
     EngineClientConfig,
     RoutingPolicy,
     open_engine_client,
 )
 from vllmfront.engine.pause import LeaseAction
+from vllmfront.engine.transport import tcp_address
 from vllmfront.environment import switch
 from vllmfront.errors import RestartLimitExceeded
 from vllmfront.lifecycles._adapters import adapters_of
@@ -34,6 +36,7 @@ from vllmfront.lifecycles._config import ListenConfig, ServeConfig
 from vllmfront.lifecycles._control import control_config
 from vllmfront.lifecycles._custody import Custodies
 from vllmfront.lifecycles._engine import REAP_BUDGET, STOP_BUDGET
+from vllmfront.lifecycles._engine_config import EngineConfig
 from vllmfront.lifecycles._generation import Generation, UpgradeTrigger, open_upgrades
 from vllmfront.lifecycles._heritage import Heritage, adopt_listeners, open_heritage
 from vllmfront.lifecycles._model import steps_together
@@ -98,6 +101,7 @@ async def serve(  # noqa: ASYNC128 (the child that listens calls it)
             pid_file=pid_file,
             predecessor=heritage.predecessor,
             files=heritage.files,
+            deployment=engines.deployment,
         )
         async with open_upgrades(generation, trigger):
             _announce(config, listeners, client, heritage)
@@ -169,16 +173,18 @@ def _listen_config(listen: ListenConfig) -> HttpListenConfig:
 
 def _client_config(config: ServeConfig, *, lockstep: bool) -> EngineClientConfig:
     engine = config.engine
-    all_ours = len(engine.local_ranks) == engine.data_parallel_size
+    ours = len(engine.local_ranks) == len(engine.ranks)
     return EngineClientConfig(
-        engine_count=engine.data_parallel_size,
+        start_rank=engine.ranks.start,
+        engine_count=len(engine.ranks),
         handshake_host=engine.host,
         handshake_port=engine.meeting_port,
-        coordinated=lockstep,
+        deployment=_deployment(engine, lockstep=lockstep),
+        coordinated=lockstep and engine.owns_handshake,
         state_file=engine_state_file(engine),
         routing=RoutingPolicy(engine.routing),
-        all_local=all_ours,
-        watch_loading=not all_ours,
+        all_local=ours and not engine.shared,
+        watch_loading=not ours,
         adapters=adapters_of(config),
         ready_timeout=engine.ready_timeout,
         stall_timeout=engine.stall_timeout,
@@ -193,6 +199,15 @@ def _client_config(config: ServeConfig, *, lockstep: bool) -> EngineClientConfig
             family: tuple(bounds) for family, bounds in config.server.histogram_buckets.items()
         },
     )
+
+
+def _deployment(engine: EngineConfig, *, lockstep: bool) -> Deployment | None:
+    """Return what our engines are a part of, unless they are all, and one program starts them."""
+    partly_ours = 0 < len(engine.local_ranks) < engine.data_parallel_size
+    if not engine.shared and not (lockstep and partly_ours):
+        return None
+    first = None if engine.owns_handshake else tcp_address(engine.host, engine.meeting_port)
+    return Deployment(size=engine.data_parallel_size, lockstep=lockstep, first_frontend=first)
 
 
 def _announce(

@@ -2,7 +2,7 @@
 
 from vllmfront.engine.client._client import EngineClient
 from vllmfront.engine.client._client_sockets import Inheritance
-from vllmfront.engine.client._config import EngineClientConfig
+from vllmfront.engine.client._config import Deployment, EngineClientConfig
 from vllmfront.engine.client._info import ClientSnapshot, EngineInfo, RankSnapshot
 from vllmfront.engine.client._membership import RankSetup
 from vllmfront.engine.client._open import open_engine_client
@@ -15,6 +15,7 @@ from vllmfront.engine.client._worker_slots import WorkerSlots
 
 __all__ = [
     "ClientSnapshot",
+    "Deployment",
     "EngineClient",
     "EngineClientConfig",
     "EngineInfo",
