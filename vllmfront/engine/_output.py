@@ -94,6 +94,9 @@ class OutputSink(Protocol):
 
     Called synchronously by the engine link's reader, in order, so it must not block. What it
     raises ends that request alone. After a True, a final output or an error nothing more comes.
+
+    One that has a method ``on_weights(version)`` is told when what follows was made by other
+    weights than what came before; what made the first tokens stands in the first output.
     """
 
     def on_tokens(self, token_ids: list[int]) -> bool:

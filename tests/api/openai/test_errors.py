@@ -110,7 +110,6 @@ async def test_all_spellings_of_json_are_read(api: Api, content_type: bytes) -> 
         ({"use_beam_search": True}, "use_beam_search"),
         ({"length_penalty": 2}, "length_penalty"),
         ({"spaces_between_special_tokens": False}, "spaces_between_special_tokens"),
-        ({"return_weight_versions": True}, "return_weight_versions"),
         ({"return_prompt_text": True}, "return_prompt_text"),
         ({"media_io_kwargs": {}}, "media_io_kwargs"),
         ({"mm_processor_kwargs": {}}, "mm_processor_kwargs"),

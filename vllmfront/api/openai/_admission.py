@@ -173,7 +173,9 @@ class Admission(Struct, kw_only=True, frozen=True):
 
     @property
     def pipelines(self) -> Pipelines:
-        return Pipelines(self.service.tokenizer, self.sampling)
+        return Pipelines(
+            self.service.tokenizer, self.sampling, bool(self.body.return_weight_versions)
+        )
 
     def usage(self, prompt_tokens: int) -> Usage:
         return Usage(

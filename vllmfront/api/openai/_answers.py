@@ -73,7 +73,7 @@ def chat_answer(
     """
     written = [
         b'{"index":%d,"message":{"role":"assistant","content":%b%b,"logprobs":%b,%b,'
-        b'"token_ids":%b,"routed_experts":null,"weight_versions":null}'
+        b'"token_ids":%b,"routed_experts":null,"weight_versions":%b}'
         % (
             index,
             _content(choice.text_json(parts.echoes[0])),
@@ -81,6 +81,7 @@ def chat_answer(
             _chat_logprobs(choice, logprobs),
             _reasons(choice),
             _encode(choice.token_ids) if parts.return_token_ids else _NULL,
+            choice.weight_versions() or _NULL,
         )
         for index, choice in enumerate(choices)
     ]
@@ -131,7 +132,7 @@ def completion_answer(
         before = parts.echoes[prompt]
         written.append(
             b'{"index":%d,"text":%b,"logprobs":%b,%b,"prompt_logprobs":%b,"token_ids":%b,'
-            b'"prompt_token_ids":%b}'
+            b'"prompt_token_ids":%b%b}'
             % (
                 index,
                 _encode(before) if echoes_only else choice.text_json(before),
@@ -142,6 +143,7 @@ def completion_answer(
                 prompt_logprobs_json(parts.decoder, choice.prompt_logprobs),
                 _encode(choice.token_ids) if parts.return_token_ids else _NULL,
                 _encode(prompt_ids) if parts.return_token_ids else _NULL,
+                _weight_versions(choice),
             )
         )
     return (
@@ -171,6 +173,12 @@ def _reasons(choice: WholeChoice) -> bytes:
         _encode(choice.finish_reason),
         _encode(choice.stop_reason),
     )
+
+
+def _weight_versions(choice: WholeChoice) -> bytes:
+    """Return the member of a completion's choice, which only those have that were asked for it."""
+    versions = choice.weight_versions()
+    return b"" if versions is None else b',"weight_versions":%b' % versions
 
 
 def _chat_logprobs(choice: WholeChoice, writer: ChatLogprobsWriter | None) -> bytes:

@@ -127,7 +127,6 @@ def refuse_unsupported(request: GenerationFields, names: Iterable[str] = ()) -> 
         ("use_beam_search", request.use_beam_search),
         ("length_penalty", request.length_penalty not in {None, 1.0}),
         ("spaces_between_special_tokens", request.spaces_between_special_tokens is False),
-        ("return_weight_versions", request.return_weight_versions),
         *((name, True) for name in names),
     ):
         if given:

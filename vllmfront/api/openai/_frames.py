@@ -69,7 +69,11 @@ class ChoiceFrames(Protocol):
         """Return the event of one update; None leaves a member out."""
 
     def final(
-        self, finish_reason: str, stop_reason: int | str | None, usage: bytes | None = None
+        self,
+        finish_reason: str,
+        stop_reason: int | str | None,
+        usage: bytes | None = None,
+        weight_versions: bytes | None = None,
     ) -> bytes:
         """Return the event that ends the choice."""
 
@@ -132,10 +136,15 @@ class ChatFrames:
         )
 
     def final(
-        self, finish_reason: str, stop_reason: int | str | None, usage: bytes | None = None
+        self,
+        finish_reason: str,
+        stop_reason: int | str | None,
+        usage: bytes | None = None,
+        weight_versions: bytes | None = None,
     ) -> bytes:
         return b"".join(
-            (self._base, b"{}", _reasons(finish_reason, stop_reason), b"}]",
+            (self._base, b"{}", _reasons(finish_reason, stop_reason),
+             _member(b"weight_versions", weight_versions), b"}]",
              _member(b"usage", usage), b"}\n\n")
         )  # fmt: skip
 
@@ -181,10 +190,15 @@ class CompletionFrames:
         return self._event(_encode(text), rest, usage)
 
     def final(
-        self, finish_reason: str, stop_reason: int | str | None, usage: bytes | None = None
+        self,
+        finish_reason: str,
+        stop_reason: int | str | None,
+        usage: bytes | None = None,
+        weight_versions: bytes | None = None,
     ) -> bytes:
         ids = b',"token_ids":[]' if self._with_ids else b""
-        return self._event(b'""', _reasons(finish_reason, stop_reason) + ids, usage)
+        rest = _reasons(finish_reason, stop_reason) + ids
+        return self._event(b'""', rest + _member(b"weight_versions", weight_versions), usage)
 
     def _event(self, text: bytes, rest: bytes, usage: bytes | None) -> bytes:
         return b"".join((self._base, text, rest, b"}]", _member(b"usage", usage), b"}\n\n"))

@@ -10,6 +10,11 @@ from vllmfront.api.openai._frames import ChoiceFrames
 from vllmfront.api.openai._general_choice import Extras, GeneralChoice
 from vllmfront.api.openai._stream import StreamedAnswer
 from vllmfront.api.openai._usage import Usage
+from vllmfront.api.openai._weight_versions import (
+    VersionedChoice,
+    VersionedWholeChoice,
+    VersionSpans,
+)
 from vllmfront.api.openai._whole_choice import WholeChoice
 from vllmfront.engine import OutputSink
 from vllmfront.text import SamplingRequest, StopMatcher, Tokenizer
@@ -20,6 +25,8 @@ class Pipelines(Struct, frozen=True):
 
     tokenizer: Tokenizer
     sampling: SamplingRequest
+    weight_versions: bool = False
+    """Whether answers tell which weights made them."""
 
     @property
     def skip_special_tokens(self) -> bool:
@@ -37,6 +44,14 @@ class Pipelines(Struct, frozen=True):
         extras: Extras,
     ) -> OutputSink:
         """Return the pipeline of one streamed choice: the fast lane where it will do."""
+        if self.weight_versions:
+            return VersionedChoice(
+                answer,
+                frames,
+                self._choice_text(prompt_token_ids),
+                extras,
+                include_stop=self.include_stop,
+            )
         table = self.tokenizer.json_table(self.skip_special_tokens)
         if table is None or self.sampling.stop_strings or not extras.none:
             return GeneralChoice(
@@ -54,12 +69,16 @@ class Pipelines(Struct, frozen=True):
     def whole(self, usage: Usage, prompt_token_ids: Sequence[int]) -> WholeChoice:
         """Return the pipeline of one choice of a whole answer."""
         matching = self._choice_text(prompt_token_ids) if self.sampling.stop_strings else None
-        return WholeChoice(
+        kind = VersionedWholeChoice if self.weight_versions else WholeChoice
+        choice = kind(
             usage,
             self._whole_text(prompt_token_ids),
             include_stop=self.include_stop,
             matching=matching,
         )
+        if isinstance(choice, VersionedWholeChoice):
+            choice.spans = VersionSpans()
+        return choice
 
     def _whole_text(
         self, prompt_token_ids: Sequence[int]

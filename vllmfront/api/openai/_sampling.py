@@ -53,7 +53,6 @@ _CHECKED = frozenset(
         "length_penalty",
         "use_beam_search",
         "spaces_between_special_tokens",
-        "return_weight_versions",
     }
 )
 """What else decides whether a request is served."""

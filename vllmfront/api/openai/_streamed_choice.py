@@ -53,5 +53,10 @@ class StreamedChoice:
         usage: bytes | None = None,
     ) -> bool:
         self._answer.usage.completion_tokens += self.num_tokens
-        self._answer.finish_choice(events + self._frames.final(reason, stop_reason, usage))
+        final = self._frames.final(reason, stop_reason, usage, self.weight_versions())
+        self._answer.finish_choice(events + final)
         return True
+
+    def weight_versions(self) -> bytes | None:
+        """Return which weights made which tokens, as JSON; None: nobody has asked."""
+        return None

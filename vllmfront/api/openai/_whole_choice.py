@@ -107,6 +107,10 @@ class WholeChoice:
                 inside = json_escape(text.feed(visible)[0] + text.finish())
         return b'"%b%b"' % (json_escape(prefix), inside)
 
+    def weight_versions(self) -> bytes | None:
+        """Return which weights made which tokens, as JSON; None: nobody has asked."""
+        return None
+
     def _match(self, token_ids: list[int]) -> bool:
         text = self._matching
         assert text is not None

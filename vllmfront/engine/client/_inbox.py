@@ -52,6 +52,7 @@ class OutputInbox:
         self._membership = membership
         self._broken: list[tuple[EngineRank, EngineDied | None]] = []
         self._garble: dict[EngineRank, GarbleCount] = {}
+        self._turned = False
         membership.on_loss(self._forget)
 
     async def wait(self) -> None:
@@ -72,6 +73,11 @@ class OutputInbox:
                 arrivals.append(arrival)
             now = time.monotonic()
         return arrivals
+
+    def take_turned(self) -> bool:
+        """Return whether something in what ``drain`` has returned was made by other weights."""
+        turned, self._turned = self._turned, False
+        return turned
 
     def take_broken(self) -> list[tuple[EngineRank, EngineDied | None]]:
         """Return the engines whose stream broke after what ``drain`` has returned, and why.
@@ -103,7 +109,10 @@ class OutputInbox:
         if self._lone is None:
             self._connections.claim(_descriptor(message), engine)
         engine.last_heard = now
-        engine.weight_version = batch.weight_version or engine.weight_version
+        version = batch.weight_version
+        if version != engine.weight_version and version is not None:
+            engine.weight_version = version
+            self._turned = True
         if self._garble and engine in self._garble:
             self._garble[engine].sound()
         self.note_life(engine, batch)

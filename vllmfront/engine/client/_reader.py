@@ -108,11 +108,24 @@ class OutputReader:
                 self._membership.lose(engine, error)
 
     def _push(self, arrivals: list[Arrival]) -> Iterator[None]:
-        if len(arrivals) == 1:
+        if self._inbox.take_turned():
+            yield from self._push_over_border(arrivals)
+        elif len(arrivals) == 1:
             yield from self._push_directly(*arrivals[0])
         elif arrivals:
             yield from self._push_merged(arrivals)
         self._abort_completed()
+
+    def _push_over_border(self, arrivals: list[Arrival]) -> Iterator[None]:
+        """Push several messages one by one, and tell whom it concerns which weights made each."""
+        for engine, batch, frames in arrivals:
+            version = batch.weight_version
+            if version is not None:
+                for child in list(self._children.values()):
+                    on_weights = getattr(child.sink, "on_weights", None)
+                    if child.rank is engine and on_weights is not None:
+                        on_weights(version)
+            yield from self._push_directly(engine, batch, frames)
 
     def _push_directly(self, engine: EngineRank, batch: Batch, frames: Frames) -> Iterator[None]:
         """Push the rows of a lone message, each by itself."""
