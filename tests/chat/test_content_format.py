@@ -4,7 +4,7 @@ import jinja2
 import pytest
 
 from vllmfront.chat import ContentFormat
-from vllmfront.chat._content_format import detect_content_format
+from vllmfront.chat._format_detection import detect_content_format
 
 LOOP = "{% for p in c %}{{ p }}{% endfor %}"
 

@@ -1,7 +1,7 @@
 """Messages to prompt, by way of a chat template."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -12,8 +12,11 @@ from vllmfront.chat._errors import TemplateFailed
 from vllmfront.chat._message import ChatPrompt, Message, RenderedChat, Tool
 from vllmfront.chat._parse import available_tools
 from vllmfront.chat._sources import NamedTemplates
-from vllmfront.chat._template import ChatTemplate, compile_request_template, compile_template
 from vllmfront.errors import RequestRejected
+
+if TYPE_CHECKING:
+    # The library behind templates is imported with the first of them: a server is up before.
+    from vllmfront.chat._template import ChatTemplate
 
 _NONE_CONFIGURED = "chat template is required but none was configured"
 
@@ -115,13 +118,15 @@ class ChatRenderer:
             return ()
         return available_tools(chat.tools, chat.messages)
 
-    def _template_for(self, chat: ChatPrompt, *, with_tools: bool) -> ChatTemplate:
+    def _template_for(self, chat: ChatPrompt, *, with_tools: bool) -> "ChatTemplate":
         if chat.chat_template is not None:
             if not self._options.trust_request_template:
                 raise RequestRejected(
                     "Chat template is passed with request, but --trust-request-chat-template is"
                     " not set. Refused request with untrusted chat template."
                 )
+            from vllmfront.chat._template import compile_request_template
+
             return compile_request_template(chat.chat_template)
         template = self._with_tools if with_tools else self._default
         if template is None:
@@ -141,7 +146,9 @@ class ChatRenderer:
         return kwargs
 
 
-def _compiled(source: str | None) -> ChatTemplate | TemplateFailed | None:
+def _compiled(source: str | None) -> "ChatTemplate | TemplateFailed | None":
+    from vllmfront.chat._template import compile_template
+
     try:
         return None if source is None else compile_template(source)
     except TemplateFailed as error:

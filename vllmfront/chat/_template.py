@@ -16,9 +16,10 @@ from vllmfront.chat._budget import (
     current_budget,
     metered_budget_for,
 )
-from vllmfront.chat._content_format import ContentFormat, detect_content_format
+from vllmfront.chat._content_format import ContentFormat
 from vllmfront.chat._environment import ChatEnvironment, describe
 from vllmfront.chat._errors import TemplateFailed
+from vllmfront.chat._format_detection import detect_content_format
 from vllmfront.chat._metered import MeteredEnvironment
 from vllmfront.errors import RequestRejected
 

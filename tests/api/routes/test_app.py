@@ -1,16 +1,14 @@
 import json
 
 import attrs
+import pytest
 
 from tests.api.routes.test_supervision import ENGINES, tree
 from vllmfront import __version__
 from vllmfront.api.metrics import HttpMetrics
-from vllmfront.api.routes import (
-    HealthReport,
-    ServingState,
-    SupervisionReport,
-    build_operator_app,
-)
+from vllmfront.api.routes import HealthReport, ServingState, SupervisionReport
+from vllmfront.api.routes._app import build_operator_app
+from vllmfront.api.routes._mount import fixed_routes
 from vllmfront.engine import LoraRequest
 from vllmfront.engine.metrics import EngineMetrics, MetricsSnapshot
 
@@ -102,3 +100,15 @@ async def test_metrics_answer_in_the_classic_format() -> None:
 
     assert status == 200
     assert b"vllmfront:request_ends_total" in body
+
+
+@pytest.mark.parametrize("environ", [{}, {"VLLM_SERVER_DEV_MODE": "1"}])
+def test_the_routes_that_are_known_before_the_app_are_its_own(environ: dict[str, str]) -> None:
+    app = build_operator_app(Facts(), HttpMetrics(), environ)
+
+    assert sorted(fixed_routes(environ)) == sorted(
+        (method, rule.rule)
+        for rule in app.url_map.iter_rules()
+        for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}
+        if not rule.arguments
+    )

@@ -1,6 +1,5 @@
 """Routes for operators: probes, models, metrics, and clear answers for what is not served."""
 
-from vllmfront.api.routes._app import build_operator_app
 from vllmfront.api.routes._facts import ServerFacts
 from vllmfront.api.routes._health import HealthReport, ServingState
 from vllmfront.api.routes._mount import open_operator_router
@@ -13,7 +12,6 @@ __all__ = [
     "ServerFacts",
     "ServingState",
     "SupervisionReport",
-    "build_operator_app",
     "not_served_routes",
     "open_operator_router",
 ]

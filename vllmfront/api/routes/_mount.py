@@ -1,20 +1,42 @@
-"""Operator routes behind the HTTP server's router."""
+"""Operator routes behind the HTTP server's router.
 
+Their app is built on libraries that take as long to import as everything else together, and none
+of its routes is needed to be up. So they are imported when the first of these routes is asked for,
+or a moment later.
+"""
+
+import sys
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from typing import cast
 
+import trio
+
 from vllmfront.api.http import (
     AsgiApp,
+    Handler,
     HttpRequest,
     ResponseWriter,
     Router,
     open_asgi_bridge,
 )
 from vllmfront.api.metrics import HttpMetrics
-from vllmfront.api.routes._app import build_operator_app
 from vllmfront.api.routes._facts import ServerFacts
+from vllmfront.api.routes._not_served import not_served_routes
 from vllmfront.api.routes._probes import Probes
+
+INFORMATION = (
+    ("GET", "/load"),
+    ("GET", "/metrics"),
+    ("GET", "/supervisor"),
+    ("GET", "/v1/models"),
+    ("GET", "/version"),
+)
+"""Routes of the app that answer, in the form that the router knows."""
+
+_SETTLING = 1.0
+"""Seconds after which the app is loaded, asked for or not: the program is up then, and the first
+scrape need not wait for an import."""
 
 
 @asynccontextmanager
@@ -26,21 +48,73 @@ async def open_operator_router(
     Other routes may be added to the router. Paths with a variable part reach the app through the
     router's fallback, which answers 404 and 405 for what it does not know.
     """
-    app = build_operator_app(facts, http_metrics, environ)
-    async with open_asgi_bridge(cast("AsgiApp", app)) as bridge:
-        nowhere = Router()
+    late = _LateApp(facts, http_metrics, environ)
+    nowhere = Router()
 
-        def fallback(request: HttpRequest, response: ResponseWriter, /) -> Awaitable[None]:
-            # The app would drop the slashes in front, and answer for a path that is another one.
-            handler = nowhere if request.path.startswith("//") else bridge
-            return handler(request, response)
+    def fallback(request: HttpRequest, response: ResponseWriter, /) -> Awaitable[None]:
+        # The app would drop the slashes in front, and answer for a path that is another one.
+        handler = nowhere if request.path.startswith("//") else late
+        return handler(request, response)
 
-        router = Router(fallback=fallback)
-        for method, path, handler in Probes(facts):
-            router.add(method, path, handler)
-        for rule in app.url_map.iter_rules():
-            if rule.arguments:
-                continue
-            for method in sorted((rule.methods or set()) - {"HEAD", "OPTIONS"}):
-                router.add(method, rule.rule, bridge)
+    router = Router(fallback=fallback)
+    for method, path, handler in Probes(facts):
+        router.add(method, path, handler)
+    for method, path in fixed_routes(environ):
+        router.add(method, path, late)
+    async with trio.open_nursery() as nursery:
+        if "quart" in sys.modules:
+            await nursery.start(late.serve)
+        else:
+            nursery.start_soon(late.serve)
         yield router
+        nursery.cancel_scope.cancel(reason="the server has ended")
+
+
+def fixed_routes(environ: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return method and path of the app's routes, but for those with a variable part."""
+    refused = [(each.method, each.path) for each in not_served_routes(environ)]
+    return [*INFORMATION, *(route for route in refused if "<" not in route[1])]
+
+
+class _LateApp:
+    """A handler that passes requests to the app, once that is there; they wait until then."""
+
+    def __init__(
+        self, facts: ServerFacts, http_metrics: HttpMetrics, environ: Mapping[str, str]
+    ) -> None:
+        self._facts = facts
+        self._http_metrics = http_metrics
+        self._environ = environ
+        self._wanted = trio.Event()
+        self._loaded = trio.Event()
+        self._bridge: Handler | None = None
+
+    def __call__(self, request: HttpRequest, response: ResponseWriter, /) -> Awaitable[None]:
+        if self._bridge is not None:
+            return self._bridge(request, response)
+        return self._wait(request, response)
+
+    async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Load the app when it is time, and run it until cancelled."""
+        if "quart" not in sys.modules:
+            with trio.move_on_after(_SETTLING):
+                await self._wanted.wait()
+            # Probes are answered meanwhile.
+            await trio.to_thread.run_sync(_import_app, abandon_on_cancel=True)
+        from vllmfront.api.routes._app import build_operator_app
+
+        app = build_operator_app(self._facts, self._http_metrics, self._environ)
+        async with open_asgi_bridge(cast("AsgiApp", app)) as self._bridge:
+            self._loaded.set()
+            task_status.started()
+            await trio.sleep_forever()
+
+    async def _wait(self, request: HttpRequest, response: ResponseWriter) -> None:
+        self._wanted.set()
+        await self._loaded.wait()
+        assert self._bridge is not None
+        await self._bridge(request, response)
+
+
+def _import_app() -> None:
+    import vllmfront.api.routes._app  # noqa: F401 - a module's first import is what takes long
