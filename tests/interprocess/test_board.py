@@ -38,11 +38,11 @@ def test_what_one_process_writes_all_others_see() -> None:
 def test_a_page_is_wiped_and_the_others_stay() -> None:
     with Board.create(pages=3, ranks=1) as board:
         for page in board.pages:
-            page[Cell.REQUESTS] = 2
+            page[Cell.TAKEN] = 2
             page.set_rank(0, RankCell.WAITING, 3)
         board.clear(1)
 
-        assert [page[Cell.REQUESTS] for page in board.pages] == [2, 0, 2]
+        assert [page[Cell.TAKEN] for page in board.pages] == [2, 0, 2]
         assert [page.rank(0, RankCell.WAITING) for page in board.pages] == [3, 0, 3]
 
 

@@ -71,7 +71,16 @@ LISTENER = Group(
             help="limit for each phase of the engine's start-up",
         ),
         Flag(
+            name="--api-server-count",
+            target="server.api_server_count",
+            parse=values.worker_count,
+            metavar="N|auto",
+            help="processes that serve clients; auto: one, and another whenever all are busy, as "
+            "far as there are processors",
+        ),
+        Flag(
             name="--log-level-file",
+            target="server.log_level_file",
             parse=values.non_empty,
             metavar="FILE",
             help="file with the log level (DEBUG, INFO, ...), read at the start and at SIGHUP; "

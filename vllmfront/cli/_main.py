@@ -21,6 +21,9 @@ _COMMANDS = {
 }
 """Subcommands; each has a module ``_NAME`` here with ``run(words) -> int``."""
 
+_NOT_FOR_PEOPLE = ("worker",)
+"""Subcommands that the program starts by itself."""
+
 _HELP = "For more information, try '--help'."
 
 
@@ -76,7 +79,7 @@ def _dispatch(words: Sequence[str]) -> int:
             print(_overview())
         case "-V" | "--version":
             print(f"vllmfront {__version__}")
-        case name if name in _COMMANDS:
+        case name if name in _COMMANDS or name in _NOT_FOR_PEOPLE:
             status: int = importlib.import_module(f"vllmfront.cli._{name}").run(words[1:])
             return status
         case name:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 INEFFECTIVE = (
-    "--api-server-count",
     "--disable-access-log-for-endpoints",
     "--disable-fastapi-docs",
     "--disable-uvicorn-access-log",

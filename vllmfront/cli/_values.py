@@ -15,6 +15,15 @@ _MULTIPLIERS = {
 """What letters after a number stand for, as vLLM reads them."""
 
 
+_MOST_WORKERS = 64
+"""Each engine has connections to each of them."""
+
+
+def worker_count(word: str) -> int | None:
+    """Read how many processes serve; None: ``auto``."""
+    return None if word == "auto" else integer(1, _MOST_WORKERS)(word)
+
+
 def integer(low: int, high: int) -> Callable[[str], int]:
     """Read a whole number from *low* to *high*."""
 

@@ -30,16 +30,13 @@ class Cell(enum.IntEnum):
     QUEUED_TOKENS = 2
     """Prompt tokens that wait for their first answer."""
 
-    REQUESTS = 3
-    """Inference requests that are not answered in full."""
-
-    TAKEN = 4
+    TAKEN = 3
     """Connections that it has taken over since it began."""
 
-    CLOSED = 5
+    CLOSED = 4
     """As many of them as have ended."""
 
-    CPU = 6
+    CPU = 5
     """Processor time that it has used, in nanoseconds."""
 
 

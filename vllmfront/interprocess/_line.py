@@ -315,4 +315,7 @@ def _cut(buffer: bytearray) -> bytes | None:
 def _answer_of(frame: _Frame, answer: type[R]) -> R:
     if frame.kind == _Kind.FAILURE:
         raise CallFailed(msgspec.msgpack.decode(frame.data, type=str))
-    return msgspec.msgpack.decode(frame.data, type=answer)
+    try:
+        return msgspec.msgpack.decode(frame.data, type=answer)
+    except msgspec.ValidationError as error:
+        raise CallFailed(f"the answer to {frame.name} makes no sense: {error}") from error

@@ -15,13 +15,14 @@ from vllmfront.api.http import (
     HttpConfig,
     HttpServer,
     Listener,
+    Router,
     TlsConfig,
     duplicate_listeners,
     serve_http,
 )
 from vllmfront.api.lora import LoraRoutes
 from vllmfront.api.metrics import HttpMetrics
-from vllmfront.api.openai import GateLimits, OpenAiRoutes
+from vllmfront.api.openai import GateLimits, OpenAiRoutes, ServiceCounts
 from vllmfront.api.routes import open_operator_router
 from vllmfront.control import ControlPlane
 from vllmfront.engine import EngineClient, TerminalCause
@@ -58,6 +59,13 @@ class ApiServer:
     tree: Callable[[], SupervisorSnapshot]
     """Shows the supervisor above."""
 
+    metrics: HttpMetrics = attrs.field(factory=HttpMetrics)
+    service: ServiceCounts | None = None
+    """Counts what other processes of this server let in, if there are any."""
+
+    around_routes: Callable[[Handler], Handler] = lambda routes: routes
+    """Stands between the edge and all routes."""
+
     async def run(
         self, stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
@@ -67,15 +75,14 @@ class ApiServer:
             ConfigurationError: Certificates are unusable.
         """
         http = http_config(self.config.server, os.environ)
-        metrics = HttpMetrics()
         with one_error(), duplicate_listeners(self.listeners) as listeners:
             async with (
-                self._open_handler(metrics) as (handler, routes),
+                self._open_handler() as (handler, routes),
                 trio.open_nursery() as nursery,
             ):
                 await nursery.start(routes.serve_timers, name="stream timers")
                 server = await nursery.start(serve_http, listeners, handler, http)
-                metrics.server = server.statistics
+                self.metrics.server = server.statistics
                 self.on_server(server)
                 reload = functools.partial(reload_certificates, server, http.tls)
                 with self.client.pushes_observed_by(server.writes):
@@ -86,11 +93,28 @@ class ApiServer:
                 nursery.cancel_scope.cancel(reason="drained")
 
     @asynccontextmanager
-    async def _open_handler(
-        self, metrics: HttpMetrics
-    ) -> AsyncGenerator[tuple[Handler, OpenAiRoutes]]:
+    async def _open_handler(self) -> AsyncGenerator[tuple[Handler, OpenAiRoutes]]:
         """Put all routes behind one handler."""
         server = self.config.server
+        async with self.open_routes() as (router, routes):
+            edge = Edge(
+                handler=self.around_routes(router),
+                allowed=router.allowed,
+                access=AccessControl(server.api_keys, server.admin_api_keys),
+                cors=CorsPolicy(
+                    allowed_origins=server.cors.origins,
+                    allowed_methods=server.cors.methods,
+                    allowed_headers=server.cors.headers,
+                    allow_credentials=server.cors.credentials,
+                ),
+                metrics=self.metrics,
+                request_id_headers=server.request_id_headers,
+            )
+            yield edge, routes
+
+    @asynccontextmanager
+    async def open_routes(self) -> AsyncGenerator[tuple[Router, OpenAiRoutes]]:
+        """Open all routes for the block, without what surrounds them."""
         facts = Facts(
             config=self.config,
             client=self.client,
@@ -107,30 +131,16 @@ class ApiServer:
                 max_queued_tokens=requests.max_queued_tokens,
                 max_loop_lag=requests.max_loop_lag,
             ),
-            metrics=metrics.inference,
-            keep_alive_interval=server.sse_keep_alive_interval,
+            metrics=self.metrics.inference,
+            keep_alive_interval=self.config.server.sse_keep_alive_interval,
+            service=self.service,
         )
-        async with open_operator_router(facts, metrics, os.environ) as router:
+        async with open_operator_router(facts, self.metrics, os.environ) as router:
             adapters = LoraRoutes(self.client.adapters, served_names(self.config), os.environ)
             developer = DeveloperRoutes(self.control, os.environ)
             for method, path, handler in (*routes, *adapters, *developer):
                 router.add(method, path, handler)
-            yield (
-                Edge(
-                    handler=router,
-                    allowed=router.allowed,
-                    access=AccessControl(server.api_keys, server.admin_api_keys),
-                    cors=CorsPolicy(
-                        allowed_origins=server.cors.origins,
-                        allowed_methods=server.cors.methods,
-                        allowed_headers=server.cors.headers,
-                        allow_credentials=server.cors.credentials,
-                    ),
-                    metrics=metrics,
-                    request_id_headers=server.request_id_headers,
-                ),
-                routes,
-            )
+            yield router, routes
 
     async def _drain(self, server: HttpServer) -> None:
         """Refuse new work, let the running one go on until the deadline, then end it in words."""

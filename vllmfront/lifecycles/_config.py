@@ -176,6 +176,12 @@ class ServerConfig:
     shutdown_timeout: float = 0.0
     """Seconds for running requests to finish after the first signal."""
 
+    api_server_count: int | None = 1
+    """Processes that serve clients; None: as many as cores and load ask for."""
+
+    log_level_file: str | None = None
+    """What the log level is read from, at the start and at SIGHUP."""
+
     keep_alive_timeout: float = 5.0
     """Seconds that an idle connection is kept; 0 closes it after each response."""
 

@@ -9,7 +9,7 @@ import attrs
 import trio
 
 from vllmfront.api.http import HttpServer, Listener
-from vllmfront.engine import Deployment, EngineClient, EngineLegacy, Inheritance
+from vllmfront.engine import EngineClient, EngineLegacy, Inheritance
 from vllmfront.errors import ConfigurationError
 from vllmfront.lifecycles._custody import Custodies
 from vllmfront.lifecycles.upgrade import (
@@ -45,8 +45,8 @@ class Generation:
     notifier: Notifier
     pid_file: PidFile | None
     predecessor: Predecessor | None
-    deployment: Deployment | None = None
-    """What our engines are a part of, where others depend on this process, or this on others."""
+    fixed: str | None = None
+    """Why no other process can take the place of this one, whatever happens; None: one can."""
 
     ready: trio.Event = attrs.field(factory=trio.Event)
     """Set when all parts of the program are up."""
@@ -81,11 +81,13 @@ class Generation:
         dependence = end_with_us(os.getpid(), os.environ, notified=self.notifier.enabled)
         if dependence is not None:
             return dependence
-        if self.deployment is not None:
+        if self.client.worker_slots is not None:
             return (
-                "the programs of this deployment on other nodes know this process; end them all, "
-                "and start them again"
+                "several processes serve clients (--api-server-count), which this version does "
+                "not replace one by one; stop it and start it anew"
             )
+        if self.fixed is not None:
+            return self.fixed
         if succession is None:
             return "the engines were told their addresses by another program"
         if missing := self.custody.missing():

@@ -9,8 +9,13 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from pathlib import Path
 
 import attrs
@@ -36,15 +41,17 @@ from vllmfront.lifecycles._config import ListenConfig, ServeConfig
 from vllmfront.lifecycles._control import control_config
 from vllmfront.lifecycles._custody import Custodies
 from vllmfront.lifecycles._engine import REAP_BUDGET, STOP_BUDGET
-from vllmfront.lifecycles._engine_config import EngineConfig
+from vllmfront.lifecycles._engine_config import Balancing, EngineConfig
 from vllmfront.lifecycles._generation import Generation, UpgradeTrigger, open_upgrades
 from vllmfront.lifecycles._heritage import Heritage, adopt_listeners, open_heritage
 from vllmfront.lifecycles._model import steps_together
+from vllmfront.lifecycles._ports import RankPorts, open_rank_ports
 from vllmfront.lifecycles._service import open_service
 from vllmfront.lifecycles._state_dir import engine_state_file
 from vllmfront.lifecycles._tree import Parts, plan_tree
 from vllmfront.lifecycles._units import plan_units
 from vllmfront.lifecycles.upgrade import PidFile
+from vllmfront.lifecycles.workers import open_worker_host, share_engines
 from vllmfront.supervisor import Shutdown
 
 _LOGGER = logging.getLogger(__name__)
@@ -79,7 +86,7 @@ async def serve(  # noqa: ASYNC128 (the child that listens calls it)
     config.check()
     pid_file = _pid_file(config.listen)
     lockstep = await steps_together(config)
-    engines = _client_config(config, lockstep=lockstep)
+    engines = share_engines(_client_config(config, lockstep=lockstep), config)
     units = plan_units(config.engine, lockstep=lockstep) if config.engine.managed else ()
     shutdown = Shutdown(
         budget=config.server.shutdown_timeout, margin=FLUSH_BUDGET + STOP_BUDGET + REAP_BUDGET
@@ -88,9 +95,11 @@ async def serve(  # noqa: ASYNC128 (the child that listens calls it)
     async with (
         open_heritage(config, engines.ranks, pid_file) as heritage,
         open_service(shutdown, reload_log_level=reload_log_level, hand_over=trigger) as service,
-        _listeners(config.listen, heritage) as listeners,
+        open_ports(config) as ports,
+        _listeners(config.listen, heritage, ports) as listeners,
         open_engine_client(engines, inheritance=heritage.engines) as client,
         open_control_plane(client, control_config(config.control)) as control,
+        open_worker_host(config, engines, client, shutdown, service.reloads) as host,
     ):
         generation = Generation(
             client=client,
@@ -101,12 +110,13 @@ async def serve(  # noqa: ASYNC128 (the child that listens calls it)
             pid_file=pid_file,
             predecessor=heritage.predecessor,
             files=heritage.files,
-            deployment=engines.deployment,
+            fixed=_fixed(config, engines),
         )
         async with open_upgrades(generation, trigger):
             _announce(config, listeners, client, heritage)
             parts = Parts(
                 config=config,
+                host=host,
                 listeners=listeners,
                 client=client,
                 control=control,
@@ -114,6 +124,7 @@ async def serve(  # noqa: ASYNC128 (the child that listens calls it)
                 service=service,
                 generation=generation,
                 units=units,
+                ports=ports,
                 preloaded=heritage.model,
                 on_loaded=on_loaded,
             )
@@ -156,10 +167,34 @@ class _Readiness:
         self._task_status.started(self._serving)
 
 
+@asynccontextmanager
+async def open_ports(config: ServeConfig) -> AsyncGenerator[RankPorts | None]:
+    """Listen on one port an engine for the block, where that is asked for."""
+    if config.engine.balancing is not Balancing.MULTI_PORT:
+        yield None
+        return
+    async with open_rank_ports(config.listen.host, config.listen.port, config.engine) as ports:
+        yield ports
+
+
+def _fixed(config: ServeConfig, engines: EngineClientConfig) -> str | None:
+    """Say why no other process can take the place of this one; None: one can."""
+    if config.engine.balancing is Balancing.MULTI_PORT:
+        return "it serves one port an engine (--data-parallel-multi-port-external-lb); restart it"
+    if engines.deployment is not None:
+        return (
+            "programs on other nodes depend on it, or it on them; end all of the deployment, and "
+            "start it again"
+        )
+    return None
+
+
 def _listeners(
-    listen: ListenConfig, heritage: Heritage
-) -> AbstractAsyncContextManager[list[Listener]]:
+    listen: ListenConfig, heritage: Heritage, ports: RankPorts | None
+) -> AbstractAsyncContextManager[Sequence[Listener]]:
     """Open the sockets for HTTP, or those of the process before us."""
+    if ports is not None:
+        return nullcontext(ports.listeners)
     if heritage.estate is not None:
         return adopt_listeners(heritage.estate.listeners)
     return open_listeners(_listen_config(listen))
@@ -212,7 +247,7 @@ def _deployment(engine: EngineConfig, *, lockstep: bool) -> Deployment | None:
 
 def _announce(
     config: ServeConfig,
-    listeners: list[Listener],
+    listeners: Sequence[Listener],
     client: EngineClient,
     heritage: Heritage,
 ) -> None:

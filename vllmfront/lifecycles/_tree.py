@@ -6,7 +6,8 @@
     ├─ engine       a supervisor of its own; absent where engines are external
     ├─ predecessor  keeps us from stopping the engine under the process before us, if there is one
     ├─ model        loads the files, once
-    ├─ api          up at once, answers 503 until engine and model are there
+    ├─ api          up at once, answers 503 until engine and model are there; where several
+    │               processes serve, what ``workers/_children.py`` tells is in place of both
     ├─ stats        the periodic line
     └─ service-report   tells a service manager, if there is one, how the server does
 """
@@ -21,7 +22,7 @@ from vllmfront.api.http import Listener
 from vllmfront.control import ControlPlane
 from vllmfront.engine import EngineClient
 from vllmfront.environment import positive_number
-from vllmfront.lifecycles._api import FLUSH_BUDGET, ApiServer
+from vllmfront.lifecycles._api import FLUSH_BUDGET, ApiServer, http_config
 from vllmfront.lifecycles._config import ServeConfig
 from vllmfront.lifecycles._ending import Ending
 from vllmfront.lifecycles._engine import ManagedEngine
@@ -29,9 +30,11 @@ from vllmfront.lifecycles._engine_tree import supervised_engines
 from vllmfront.lifecycles._facts import Facts
 from vllmfront.lifecycles._generation import Generation, PredecessorHold
 from vllmfront.lifecycles._model import DrainingSlot, LoadedModel, ModelLoader
+from vllmfront.lifecycles._ports import OverviewServer, RankPorts
 from vllmfront.lifecycles._service import Service, ServiceReport
 from vllmfront.lifecycles._stats import DEFAULT_INTERVAL, StatsLog
 from vllmfront.lifecycles._units import EngineUnit
+from vllmfront.lifecycles.workers import ServiceStats, WorkerChildren, WorkerHost
 from vllmfront.supervisor import (
     ChildSpec,
     Restart,
@@ -56,6 +59,12 @@ class Parts:
     units: Sequence[EngineUnit]
     """The processes that run engines here."""
 
+    host: WorkerHost | None
+    """What workers need, where there are any."""
+
+    ports: RankPorts | None
+    """Which port is which engine's, where each has its own."""
+
     preloaded: LoadedModel | None
     """The model's files, where they were read before a process was replaced."""
 
@@ -74,8 +83,8 @@ def plan_tree(parts: Parts) -> Supervisor:
     children = [
         *_engine(parts),
         *_predecessor_hold(parts),
-        _model(parts, slot, loaded),
-        _api(parts, slot, snapshot),
+        *_overview(parts, slot, snapshot),
+        *_front(parts, slot, loaded, snapshot),
         *_stats(parts),
         *_service_report(parts, slot, loaded, snapshot),
     ]
@@ -112,27 +121,78 @@ def _predecessor_hold(parts: Parts) -> Sequence[ChildSpec]:
     ]
 
 
-def _model(parts: Parts, slot: DrainingSlot, loaded: trio.Event) -> ChildSpec:
+def _overview(
+    parts: Parts, slot: DrainingSlot, snapshot: Callable[[], SupervisorSnapshot]
+) -> Sequence[ChildSpec]:
+    """It tells that the server drains, so it is stopped after that."""
+    if parts.ports is None:
+        return ()
+    http = http_config(parts.config.server, os.environ)
+    overview = OverviewServer(ports=parts.ports, facts=_facts(parts, slot, snapshot), http=http)
+    return [ChildSpec(name="overview", run=overview.run)]
+
+
+def _front(
+    parts: Parts,
+    slot: DrainingSlot,
+    loaded: trio.Event,
+    snapshot: Callable[[], SupervisorSnapshot],
+) -> Sequence[ChildSpec]:
+    """Return what answers clients: here, or in other processes."""
+
     def note_loaded() -> None:
         loaded.set()
         parts.on_loaded()
 
+    api = _api(parts, slot, snapshot)
+    if parts.host is None:
+        stop_budget = parts.config.server.shutdown_timeout + 2 * FLUSH_BUDGET
+        return [
+            _model(parts, slot, note_loaded),
+            ChildSpec(name="api", run=api.run, stop_budget=stop_budget),
+        ]
+    return WorkerChildren(
+        host=parts.host,
+        listeners=parts.listeners,
+        api=api,
+        facts=_facts(parts, slot, snapshot),
+        on_loaded=note_loaded,
+    ).plan()
+
+
+def _facts(parts: Parts, slot: DrainingSlot, snapshot: Callable[[], SupervisorSnapshot]) -> Facts:
+    return Facts(
+        config=parts.config,
+        client=parts.client,
+        slot=slot,
+        shutdown=parts.shutdown,
+        tree=snapshot,
+        started=trio.current_time(),
+    )
+
+
+def _model(parts: Parts, slot: DrainingSlot, on_loaded: Callable[[], None]) -> ChildSpec:
     loader = ModelLoader(
         config=parts.config,
         client=parts.client,
         slot=slot,
-        on_loaded=note_loaded,
+        on_loaded=on_loaded,
         preloaded=parts.preloaded,
     )
     return ChildSpec(name="model", run=loader.run, restart=Restart.TRANSIENT)
 
 
-def _api(parts: Parts, slot: DrainingSlot, snapshot: Callable[[], SupervisorSnapshot]) -> ChildSpec:
+def _api(parts: Parts, slot: DrainingSlot, snapshot: Callable[[], SupervisorSnapshot]) -> ApiServer:
     def refuse() -> None:
         for listener in parts.listeners:
             listener.close()
 
-    api = ApiServer(
+    ports, around = parts.ports, {}
+    if ports is not None:
+        facts = _facts(parts, slot, snapshot)
+        around = {"around_routes": lambda routes: ports.around(routes, facts)}
+    return ApiServer(
+        **around,
         config=parts.config,
         listeners=parts.listeners,
         client=parts.client,
@@ -144,16 +204,17 @@ def _api(parts: Parts, slot: DrainingSlot, snapshot: Callable[[], SupervisorSnap
         on_server=parts.generation.attach_server,
         tree=snapshot,
     )
-    stop_budget = parts.config.server.shutdown_timeout + 2 * FLUSH_BUDGET
-    return ChildSpec(name="api", run=api.run, stop_budget=stop_budget)
 
 
 def _stats(parts: Parts) -> Sequence[ChildSpec]:
     if not parts.config.server.log_stats:
         return ()
     interval = positive_number(os.environ, "VLLM_LOG_STATS_INTERVAL", DEFAULT_INTERVAL)
-    stats = StatsLog(client=parts.client, interval=interval)
-    return [ChildSpec(name="stats", run=stats.run, restart=Restart.TRANSIENT)]
+    if parts.host is None:
+        run = StatsLog(client=parts.client, interval=interval).run
+    else:
+        run = ServiceStats(parts.host, interval).run
+    return [ChildSpec(name="stats", run=run, restart=Restart.TRANSIENT)]
 
 
 def _service_report(
@@ -165,14 +226,7 @@ def _service_report(
     """It is the last to start, when all others are ready, and the first to learn of the end."""
     if not parts.service.notifier.enabled:
         return ()
-    facts = Facts(
-        config=parts.config,
-        client=parts.client,
-        slot=slot,
-        shutdown=parts.shutdown,
-        tree=snapshot,
-        started=trio.current_time(),
-    )
+    facts = _facts(parts, slot, snapshot)
 
     def describe() -> str:
         health = facts.health()

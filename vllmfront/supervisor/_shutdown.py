@@ -56,12 +56,26 @@ class Shutdown:
         """Ask for a soft stop; asked again, for a hard one."""
         if self.requested.is_set():
             self.hurry(reason)
-            return
+        else:
+            self._request(self._budget, reason)
+
+    def request_within(self, seconds: float, reason: str) -> None:
+        """Ask for a soft stop for which somebody else has set the time.
+
+        One that was asked for before ends no later than that either.
+        """
+        if self.requested.is_set():
+            self._deadline = min(self._deadline, trio.current_time() + seconds)
+            self._end = self._deadline + self._margin
+        else:
+            self._request(seconds, reason)
+
+    def _request(self, budget: float, reason: str) -> None:
         self.reason = reason
-        self._deadline = trio.current_time() + self._budget
+        self._deadline = trio.current_time() + budget
         self._end = self._deadline + self._margin
         self.requested.set()
-        _LOGGER.info("shutting down: %s; running work may take %g s", reason, self._budget)
+        _LOGGER.info("shutting down: %s; running work may take %g s", reason, round(budget, 2))
 
     def hurry(self, reason: str) -> None:
         """Ask for a hard stop: what is running ends now."""

@@ -40,7 +40,7 @@ def pack(families: Iterable[Metric]) -> list[PackedFamily]:
             family.name,
             family.type,
             family.documentation,
-            [(sample.name, dict(sample.labels), sample.value) for sample in family.samples],
+            [(sample.name, dict(sample.labels), float(sample.value)) for sample in family.samples],
         )
         for family in families
     ]

@@ -10,7 +10,7 @@ from vllmfront.engine.client._state import EngineState, RankState
 from vllmfront.engine.client._stream import RequestStream
 from vllmfront.engine.client._succession import EngineLegacy, Succession
 from vllmfront.engine.client._utility import Outcome
-from vllmfront.engine.client._view import EngineView
+from vllmfront.engine.client._view import EngineView, RankView
 from vllmfront.engine.client._worker_slots import WorkerSlots
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "RankSetup",
     "RankSnapshot",
     "RankState",
+    "RankView",
     "RequestStream",
     "Succession",
     "WorkerSlots",

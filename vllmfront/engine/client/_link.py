@@ -74,6 +74,9 @@ class EngineLink:
             engine = self._membership.ranks[rank]
             if descriptor in self._monitor.connected:
                 engine.descriptor = descriptor
+            elif self._membership.is_connected(engine):
+                # It was accepted before anybody watched: listeners are there before their servers.
+                engine.unplaced = True
             else:
                 # It left right after it had registered.
                 self._lose([(engine, engine.incarnation)])

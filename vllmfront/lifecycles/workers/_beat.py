@@ -1,0 +1,49 @@
+"""A worker's signs of life: on the board ten times a second; its counts to main now and then."""
+
+import time
+from collections.abc import Callable
+
+import attrs
+import trio
+
+from vllmfront.interprocess import Cell, Line, Page
+from vllmfront.lifecycles.workers._messages import Counts
+
+INTERVAL = 0.1
+"""Seconds between two looks at the board; who is silent for ten of them gets no connections."""
+
+_COUNTS_EVERY = 50
+"""Looks between two reports: what a worker that is killed has counted since the last one is lost,
+unless somebody scraped it meanwhile."""
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Beat:
+    """Writes on this worker's page."""
+
+    page: Page
+    line: Line
+    counts: Callable[[], Counts]
+    refresh: Callable[[], object]
+    """Puts on the board what is only looked at when somebody asks."""
+
+    async def run(
+        self, stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Be the body of a child."""
+        self._beat()
+        task_status.started()
+        looks = 0
+        while True:
+            with trio.move_on_after(INTERVAL):
+                await stop.wait()
+                return
+            self._beat()
+            self.refresh()
+            looks += 1
+            if looks % _COUNTS_EVERY == 0:
+                self.line.tell(self.counts())
+
+    def _beat(self) -> None:
+        self.page[Cell.BEAT] = time.monotonic_ns()
+        self.page[Cell.CPU] = time.process_time_ns()
