@@ -29,7 +29,7 @@ class Verdict:
     """What all ranks have agreed on."""
 
     unfinished: bool
-    """Whether any rank has requests that can go on."""
+    """Whether any rank has requests that can go on, or only some were told to pause."""
 
     pausing: bool
     """Whether all of them have been told to pause."""
@@ -76,9 +76,11 @@ class LockstepGroup:
         self._votes[rank] = vote
         if len(self._votes) == self._size:
             votes, self._votes = self._votes, {}
+            told = sum(one.pausing for one in votes.values())
             verdict = Verdict(
-                unfinished=any(one.unfinished for one in votes.values()),
-                pausing=all(one.pausing for one in votes.values()),
+                # Those that were told to pause run until all others were told, too.
+                unfinished=any(one.unfinished for one in votes.values()) or 0 < told < self._size,
+                pausing=told == self._size,
             )
             self._verdicts = dict.fromkeys(votes, verdict)
             self._wake_all()

@@ -227,11 +227,12 @@ def _link_tasks(
 def _coordination(
     config: EngineClientConfig, sockets: ClientSockets, membership: Membership
 ) -> Coordination:
-    entrance = sockets.entrance
+    entrance, deployment = sockets.entrance, config.deployment
+    first = deployment is None or deployment.first_frontend is None
     return choose_coordination(
         membership,
         None if entrance is None else entrance.coordinator,
-        owns_handshake=entrance is not None,
+        owns_handshake=entrance is not None and first,
         engine_count=config.start_rank + config.engine_count + len(config.others),
         address=config.coordinator_address,
     )

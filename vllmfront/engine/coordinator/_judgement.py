@@ -106,6 +106,11 @@ class CoordinatorJudgement:
                 self._wake(WakeUp(self.state.wave, None))
         elif word.startswith(UNSUBSCRIBE):
             self.gate.unsubscribe()
+            if not self.gate.is_open:
+                # Whoever comes next begins with the first wave. Ranks that did not agree on the
+                # number, as where only one of them got a request, might ignore each other's calls.
+                self.state = WaveState()
+                self._announce()
             self._doubt()
         else:
             raise ProtocolError(f"an engine said {word[:20]!r} instead of subscribing")
@@ -165,6 +170,7 @@ class CoordinatorJudgement:
     def _believe_idle(self) -> None:
         if self.state.running:
             self.state = attrs.evolve(self.state, running=False)
+            self.wakes.observed(self.state)
             self._announce()
 
     def _wake(self, wake_up: WakeUp) -> None:

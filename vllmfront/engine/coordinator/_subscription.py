@@ -6,17 +6,14 @@ from collections.abc import Sequence
 import trio
 import zmq
 
-from vllmfront.engine.coordinator._rules import WaveState, needs_waking
-from vllmfront.engine.coordinator._wakes import WakeUps
+from vllmfront.engine.coordinator._follower import Follower
+from vllmfront.engine.coordinator._rules import needs_waking
 from vllmfront.engine.coordinator._waves import LoadObserver
 from vllmfront.engine.transport import MessageSubscriber, open_subscriber
 from vllmfront.engine.wire import (
     SUBSCRIBE,
-    FirstRequest,
-    LoadReport,
     Registration,
     ScaleNotice,
-    decode_load_report,
     encode_frontend_notice,
 )
 from vllmfront.errors import ProtocolError
@@ -37,50 +34,45 @@ class CoordinatorSubscription:
             ranks: Of the engines whose loads matter.
             address: Where the coordinator publishes; None: engines tell when they register.
         """
-        self._ranks = ranks
+        self._follower = Follower(ranks, self._send)
         self._told = address is not None
         self._address = address
         self._address_changed = trio.Event()
-        self._state = WaveState()
-        self._wakes = WakeUps()
-        self._rank = 0
-        """The last one that got a request."""
-
-        self._load_observers: list[LoadObserver] = []
         self._socket: MessageSubscriber | None = None
         self._alarm = trio.Event()
 
     def __repr__(self) -> str:
         where = "at an unknown address" if self._address is None else f"at {self._address}"
-        return f"<CoordinatorSubscription {where}, {self._state}>"
+        return f"<CoordinatorSubscription {where}, {self._follower.state}>"
 
     def on_loads(self, observer: LoadObserver) -> None:
         """Call *observer* with the loads of our ranks, as often as they are published."""
-        self._load_observers.append(observer)
+        self._follower.load_observers.append(observer)
 
     # What clients need: ``Waves``
 
     @property
     def wave(self) -> int:
-        return self._state.wave
+        return self._follower.state.wave
 
     @property
     def held(self) -> bool:
-        return self._wakes.held
+        return self._follower.wakes.held
 
     def hold(self, *, held: bool) -> None:
-        self._wakes.hold(held=held)
-        self._call()
+        self._follower.wakes.hold(held=held)
+        self._alarm.set()
 
     def requested(self, rank: int) -> None:
-        self._rank = rank
-        self._wakes.requested(self._state)
-        # Whoever has the request wakes by itself, so it may be left out.
-        self._call(self._state.wave)
+        if self._socket is not None:
+            self._follower.requested(rank, trio.current_time())
+        else:
+            self._follower.wakes.requested(self._follower.state)
+        self._alarm.set()
 
     def engine_joined(self, rank: int, registration: Registration) -> None:
         del rank
-        self._wakes.set_wanted(wanted=needs_waking(registration))
+        self._follower.wakes.set_wanted(wanted=needs_waking(registration))
         address = registration.dp_stats_address
         if self._told or address is None or address == self._address:
             return
@@ -93,8 +85,11 @@ class CoordinatorSubscription:
 
     def tell_count(self, engines: int) -> None:
         """Tell the coordinator how many engines there are now."""
+        self._send([encode_frontend_notice(ScaleNotice(engines))])
+
+    def _send(self, frames: Sequence[bytes]) -> None:
         if self._socket is not None:
-            self._socket.send_frames([encode_frontend_notice(ScaleNotice(engines))])
+            self._socket.send_frames(frames)
 
     # The body
 
@@ -121,7 +116,8 @@ class CoordinatorSubscription:
             return
         with socket:
             socket.send_frames([SUBSCRIBE])
-            self._socket, self._state = socket, WaveState()
+            self._socket = socket
+            self._follower.restart()
             try:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._watch_clock)
@@ -132,44 +128,15 @@ class CoordinatorSubscription:
     async def _read(self, socket: MessageSubscriber) -> None:
         while True:
             await socket.wait_message()
-            newest: LoadReport | None = None
-            loads = None
             while (message := socket.receive_nowait()) is not None:
                 try:
-                    newest = decode_load_report(message[0].bytes)
+                    self._follower.take(message[0].bytes)
                 except ProtocolError as error:
                     _LOGGER.warning("Ignored what the coordinator published: %s", error)
-                    continue
-                loads = newest.loads if newest.loads is not None else loads
-            if newest is None:
-                continue
-            self._state = WaveState(newest.wave, newest.running)
-            self._wakes.observed(self._state)
-            if loads is not None:
-                ours = {rank: loads[rank] for rank in self._ranks if rank < len(loads)}
-                for observer in self._load_observers:
-                    observer(ours)
-
-    # Wake-up calls
-
-    def _call(self, wave: int | None = None) -> None:
-        """Have the engines woken if that is due.
-
-        Args:
-            wave: What the last request carries. None says that the request may be long gone: a
-                wave that is over has the coordinator leave nobody out.
-        """
-        if self._socket is None:
-            return
-        if self._wakes.take(trio.current_time()):
-            stale = self._state.wave - 1
-            notice = FirstRequest(self._rank, stale if wave is None else wave)
-            self._socket.send_frames([encode_frontend_notice(notice)])
-            self._alarm.set()
 
     async def _watch_clock(self) -> None:
         while True:
-            self._call()
+            self._follower.tick(trio.current_time())
             self._alarm = trio.Event()
-            with trio.move_on_at(self._wakes.due):
+            with trio.move_on_at(self._follower.wakes.due):
                 await self._alarm.wait()

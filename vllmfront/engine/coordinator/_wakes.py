@@ -22,6 +22,9 @@ class WakeUps:
     _owed: int | None = None
     """The wave of the newest request that the engines were not heard of since."""
 
+    _joined: int | None = None
+    """The wave of the newest request that was sent because it was running."""
+
     _due: float = math.inf
 
     @property
@@ -51,7 +54,11 @@ class WakeUps:
 
     def requested(self, state: WaveState) -> None:
         """Note that a request was sent; where the engines run by *state*, that is all it needs."""
-        if self._wanted and not state.running:
+        if not self._wanted:
+            return
+        if state.running:
+            self._joined = state.wave
+        else:
             self.owe(state)
 
     def owe(self, state: WaveState) -> None:
@@ -60,7 +67,15 @@ class WakeUps:
         self._due = -math.inf
 
     def observed(self, state: WaveState) -> None:
-        """Note what the engines have said: they run, or that wave is over."""
+        """Note what is known of the engines now: they run, that wave is over, or neither.
+
+        Where a wave that was running is not any more, but is not over either, nobody knows what
+        has become of requests that joined it.
+        """
+        if self._joined is not None and not state.running:
+            if state.wave <= self._joined:
+                self.owe(state)
+            self._joined = None
         if self._owed is not None and (state.running or state.wave > self._owed):
             self._settle()
 

@@ -130,6 +130,7 @@ def client_config(config: WorkerConfig, environ: Mapping[str, str]) -> EngineCli
         engine_count=bootstrap.engine_count,
         start_rank=bootstrap.start_rank,
         input_fd=bootstrap.input_fd,
+        coordinator_address=bootstrap.coordinator_address,
         output_fd=bootstrap.output_fd,
         ready_timeout=settings.engine.ready_timeout,
         stall_timeout=settings.engine.stall_timeout,
