@@ -4,11 +4,12 @@ import array
 import logging
 import sys
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias
-
-import tokenizers
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from vllmfront.text._hard_strings import HARD_STRINGS
+
+if TYPE_CHECKING:
+    import tokenizers
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ class ReferenceEncoder:
     name = "tokenizers"
     inline_characters = 1024  # 1,000 to 4,000 characters a millisecond were measured
 
-    def __init__(self, reference: tokenizers.Tokenizer) -> None:
+    def __init__(self, reference: "tokenizers.Tokenizer") -> None:
         """Take over *reference*; it must not be changed any more."""
         self._reference = reference
         self._frame = _special_frame(reference)
@@ -63,7 +64,7 @@ class ReferenceEncoder:
         ids: list[int] = encoding.ids
         return ids
 
-    def _encode(self, text: str, add_special_tokens: bool) -> tokenizers.Encoding:
+    def _encode(self, text: str, add_special_tokens: bool) -> "tokenizers.Encoding":
         batch = self._reference.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return batch[0]
 
@@ -87,7 +88,7 @@ class ReferenceEncoder:
         return self._reference.id_to_token(token_id)
 
 
-def _special_frame(reference: tokenizers.Tokenizer) -> tuple[IdArray, IdArray] | None:
+def _special_frame(reference: "tokenizers.Tokenizer") -> tuple[IdArray, IdArray] | None:
     """Return the ids that special tokens add before and after any text, if they are constant."""
     frames = set()
     for text in HARD_STRINGS:
@@ -156,7 +157,7 @@ class FastEncoder:
         return token
 
 
-def choose_encoder(source: str, reference: tokenizers.Tokenizer) -> Encoder:
+def choose_encoder(source: str, reference: "tokenizers.Tokenizer") -> Encoder:
     """Return the fast encoder when it loads the file and agrees with the reference.
 
     They are compared on a set of hard strings, with and without the special tokens around, and
@@ -186,7 +187,7 @@ def _agree(fast: FastEncoder, slow: ReferenceEncoder, text: str) -> bool:
     return True
 
 
-def _added_token_strings(reference: tokenizers.Tokenizer) -> list[str]:
+def _added_token_strings(reference: "tokenizers.Tokenizer") -> list[str]:
     """Put added tokens between words, with and without space around them."""
     added = reference.get_added_tokens_decoder()
     contents = [added[token_id].content for token_id in sorted(added)]

@@ -3,15 +3,17 @@
 import ctypes
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import tokenizers
 import trio
-from tokenizers import decoders
 
 from vllmfront.errors import ConfigurationError
 from vllmfront.models import ModelDescription, read_text
 from vllmfront.text._encoder import choose_encoder
 from vllmfront.text._tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from tokenizers import decoders
 
 
 async def load_tokenizer(model: ModelDescription) -> Tokenizer:
@@ -56,6 +58,8 @@ def tokenizer_from_json(
     Raises:
         ConfigurationError: It cannot be read.
     """
+    import tokenizers  # late: a server is up before its model is loaded
+
     try:
         reference = tokenizers.Tokenizer.from_str(source)
     except Exception as error:  # the library raises plain Exception
@@ -72,7 +76,7 @@ def tokenizer_from_json(
     )
 
 
-def _is_byte_level(decoder: decoders.Decoder | None) -> bool:
+def _is_byte_level(decoder: "decoders.Decoder | None") -> bool:
     """Whether decoding is nothing but bytes put side by side."""
     if decoder is None:
         return False

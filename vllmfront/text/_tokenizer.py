@@ -1,15 +1,17 @@
 """Tokens and text: one tokenizer over two libraries."""
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-import tokenizers
 import trio
 
 from vllmfront.errors import RequestRejected
 from vllmfront.text._bytelevel import byte_table, escaped_table
 from vllmfront.text._detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
 from vllmfront.text._encoder import Encoder
+
+if TYPE_CHECKING:
+    import tokenizers
 
 _LONG_ENCODES = 2
 """Long prompts encoded at a time: more would only fight for the processors."""
@@ -49,7 +51,7 @@ class Tokenizer:
     def __init__(
         self,
         encoder: Encoder,
-        reference: tokenizers.Tokenizer,
+        reference: "tokenizers.Tokenizer",
         *,
         byte_level: bool,
         vocab_size: int,

@@ -1,16 +1,20 @@
 """Who comes and goes at a socket."""
 
 import enum
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import attrs
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
 from vllmfront.engine.transport._sockets import MessageReceiver
 
 _EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
+
+_EVENT = struct.Struct("=Hi")
+"""The first frame of a report: which event, and its value, here a descriptor. Read by hand, since
+what pyzmq has for it imports all of asyncio."""
 
 
 class PeerChange(enum.Enum):
@@ -52,9 +56,8 @@ class PeerMonitor:
         message = self._receiver.receive_nowait()
         if message is None:
             return None
-        fields = parse_monitor_message([frame.bytes for frame in message])
-        descriptor = int(fields["value"])
-        if fields["event"] == zmq.EVENT_DISCONNECTED:
+        event, descriptor = _EVENT.unpack(message[0].bytes)
+        if event == zmq.EVENT_DISCONNECTED:
             self.connected.discard(descriptor)
             return PeerEvent(PeerChange.LEFT, descriptor)
         self.connected.add(descriptor)
