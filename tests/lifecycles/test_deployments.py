@@ -1,11 +1,14 @@
 """Several frontends of one deployment, with stand-in engines that they start themselves."""
 
+import os
+import signal
 import socket
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import trio
 
@@ -140,3 +143,50 @@ async def test_a_frontend_that_does_not_fit_is_refused(
 
     assert isinstance(frontend.error, ConfigurationError)
     assert refusal in str(frontend.error)
+
+
+async def test_each_port_is_the_port_of_one_engine_and_one_tells_of_all(tmp_path: Path) -> None:
+    overview = free_port()
+    settings = node(
+        tmp_path,
+        free_port(),
+        multi_port_lb=True,
+        data_parallel_size=2,
+        data_parallel_size_local=2,
+        supervisor_port=overview,
+    )
+    async with serving(settings) as frontend, httpx.AsyncClient(timeout=30.0) as http:
+        assert frontend.serving is not None
+        assert frontend.serving.handshake_address is not None
+        names = [each.socket.getsockname()[1] for each in frontend.serving.listeners]
+        first, second = (f"http://127.0.0.1:{port}" for port in names)
+        every = f"http://127.0.0.1:{overview}"
+        early = (await http.get(f"{every}/health")).status_code
+        for url in (first, second, every):
+            await wait_for(http, f"{url}/health", 200)
+        body = {"prompt": "hi", "max_tokens": 3}
+        for _ in range(3):
+            assert (await http.post(f"{second}/v1/completions", json=body)).status_code == 200
+        ranks = await served(frontend)
+        wrong = await http.post(
+            f"{first}/v1/completions", json=body, headers={"X-data-parallel-rank": "1"}
+        )
+        (victim,) = commanded(f"{frontend.serving.handshake_address} --start-rank 1")
+        os.kill(victim, signal.SIGKILL)
+        await wait_for(http, f"{second}/ready", 503)
+        during = [(await http.get(f"{url}/ready")).status_code for url in (first, every)]
+        other = (await http.post(f"{first}/v1/completions", json=body)).status_code
+        await wait_for(http, f"{every}/readyz", 200)
+        missing = (await http.get(f"{every}/v1/models")).status_code
+
+    assert early == 503
+    assert ranks == {1}
+    assert wrong.status_code == 400
+    assert wrong.json()["error"]["param"] == "data_parallel_rank"
+    assert (during, other, missing) == ([200, 503], 200, 404)
+    assert frontend.error is None
+
+
+async def wait_for(http: httpx.AsyncClient, url: str, status: int) -> None:
+    while (await http.get(url)).status_code != status:  # noqa: ASYNC110 (no event)
+        await trio.sleep(0.01)

@@ -7,7 +7,12 @@ import attrs
 
 from vllmfront.errors import ConfigurationError
 from vllmfront.lifecycles._engine_config import EngineConfig
-from vllmfront.lifecycles._parallel import check_headless, check_parallel, check_ports
+from vllmfront.lifecycles._parallel import (
+    check_headless,
+    check_parallel,
+    check_ports,
+    check_workers,
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -134,6 +139,9 @@ class ControlFlags:
     unsafe_weight_sync: bool = False
     """Whether orders about weights are passed on at any time."""
 
+    profiler: str | None = None
+    """What the engines are profiled by; None: they are not."""
+
 
 @attrs.frozen(kw_only=True)
 class CorsConfig:
@@ -228,6 +236,7 @@ class ServeConfig:
         self.engine.check()
         elsewhere = self.listen.uds is not None or bool(self.listen.fds)
         check_ports(self.engine, self.listen.port, elsewhere=elsewhere)
+        check_workers(self.engine, self.server.api_server_count)
         self.check_answers()
 
     def check_answers(self) -> None:

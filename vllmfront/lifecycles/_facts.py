@@ -1,6 +1,6 @@
 """What the server tells operators about itself."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import attrs
 import trio
@@ -8,7 +8,7 @@ import trio
 from vllmfront.api.routes import HealthReport, SupervisionReport
 from vllmfront.engine import ClientSnapshot, EngineClient, LoraRequest, MetricsSnapshot
 from vllmfront.lifecycles._config import ServeConfig
-from vllmfront.lifecycles._health import Draining, assess
+from vllmfront.lifecycles._health import Draining, assess, needing
 from vllmfront.lifecycles._model import DrainingSlot, served_names
 from vllmfront.supervisor import Shutdown, SupervisorSnapshot
 
@@ -24,6 +24,9 @@ class Facts:
     tree: Callable[[], SupervisorSnapshot]
     started: float
     """When the server started, by the event loop's clock."""
+
+    needed: Collection[int] | None = None
+    """Engines that all have to serve; None: any will do."""
 
     def health(self) -> HealthReport:
         """Sum up what a request sent now may expect."""
@@ -41,7 +44,7 @@ class Facts:
 
     def _health(self, engines: ClientSnapshot) -> HealthReport:
         return assess(
-            engines,
+            engines if self.needed is None else needing(engines, self.needed),
             now=trio.current_time(),
             started=self.started,
             loaded=self.slot.filled,

@@ -1,6 +1,6 @@
 """What state the server is in: pure."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import attrs
 
@@ -51,6 +51,33 @@ def assess(
     retry_after = engines.seconds_until_ready if state is ServingState.RECOVERING else None
     reason = _reason(engines, state)
     return HealthReport(state=state, reason=reason, since=since, retry_after=retry_after)
+
+
+_NEEDED = {
+    RankState.READY: EngineState.READY,
+    RankState.STALLED: EngineState.STALLED,
+    RankState.PREPARING: EngineState.RECOVERING,
+    RankState.LOADING: EngineState.RECOVERING,
+    RankState.DEAD: EngineState.RECOVERING,
+}
+"""How engines are to somebody who needs one that is so; the worst comes last."""
+
+_FROM_BAD_TO_WORSE = (EngineState.READY, EngineState.STALLED, EngineState.RECOVERING)
+
+
+def needing(engines: ClientSnapshot, ranks: Collection[int]) -> ClientSnapshot:
+    """Return *engines* as somebody sees them who needs every one of *ranks*."""
+    needed = tuple(rank for rank in engines.ranks if rank.rank in ranks)
+    if engines.state in {EngineState.LOADING, EngineState.FAILED}:
+        return attrs.evolve(engines, ranks=needed)
+    worst = max(needed, key=lambda rank: _FROM_BAD_TO_WORSE.index(_NEEDED[rank.state]))
+    return attrs.evolve(
+        engines,
+        state=_NEEDED[worst.state],
+        seconds_in_state=worst.seconds_in_state,
+        error=worst.error,
+        ranks=needed,
+    )
 
 
 def _reason(engines: ClientSnapshot, state: ServingState) -> str:

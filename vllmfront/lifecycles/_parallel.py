@@ -105,6 +105,18 @@ def check_ports(engine: EngineConfig, port: int, *, elsewhere: bool) -> None:
         )
 
 
+def check_workers(engine: EngineConfig, count: int | None) -> None:
+    """Look whether as many processes may serve HTTP; None leaves their number open.
+
+    Raises:
+        ConfigurationError: Names the options.
+    """
+    if count != 1 and (engine.shared or engine.balancing is Balancing.MULTI_PORT):
+        raise ConfigurationError(
+            f"{mode_option(engine)} serves with one process a node: remove --api-server-count"
+        )
+
+
 def check_headless(engine: EngineConfig) -> None:
     """Look whether a node can run these engines without a frontend.
 

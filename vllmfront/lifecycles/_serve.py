@@ -221,6 +221,7 @@ def _client_config(config: ServeConfig, *, lockstep: bool) -> EngineClientConfig
         all_local=ours and not engine.shared,
         watch_loading=not ours,
         adapters=adapters_of(config),
+        adapter_seconds=config.control.timeout,
         ready_timeout=engine.ready_timeout,
         stall_timeout=engine.stall_timeout,
         stall_restart=engine.stall_restart,

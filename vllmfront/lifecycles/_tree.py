@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 import attrs
 import trio
 
-from vllmfront.api.http import Listener
+from vllmfront.api.http import Handler, Listener
 from vllmfront.control import ControlPlane
 from vllmfront.engine import EngineClient
 from vllmfront.environment import positive_number
@@ -187,12 +187,12 @@ def _api(parts: Parts, slot: DrainingSlot, snapshot: Callable[[], SupervisorSnap
         for listener in parts.listeners:
             listener.close()
 
-    ports, around = parts.ports, {}
-    if ports is not None:
-        facts = _facts(parts, slot, snapshot)
-        around = {"around_routes": lambda routes: ports.around(routes, facts)}
+    facts = _facts(parts, slot, snapshot)
+
+    def around(routes: Handler) -> Handler:
+        return routes if parts.ports is None else parts.ports.around(routes, facts)
+
     return ApiServer(
-        **around,
         config=parts.config,
         listeners=parts.listeners,
         client=parts.client,
@@ -203,6 +203,7 @@ def _api(parts: Parts, slot: DrainingSlot, snapshot: Callable[[], SupervisorSnap
         refuse=refuse,
         on_server=parts.generation.attach_server,
         tree=snapshot,
+        around_routes=around,
     )
 
 
