@@ -51,6 +51,10 @@ class NullWriter:
     def write(self, data: bytes) -> None:
         self.size += len(data)
 
+    def offer(self, head: bytes, middle: bytes, tail: bytes) -> bool:
+        self.size += len(head) + len(middle) + len(tail)
+        return True
+
     def finish(self, last: bytes = b"") -> None:
         self.size += len(last)
 

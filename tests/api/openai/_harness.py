@@ -91,6 +91,12 @@ class PaperWriter:
         assert data
         self.pieces.append(data)
 
+    def offer(self, head: bytes, middle: bytes, tail: bytes) -> bool:
+        if self.congested or self.finished:
+            return False
+        self.write(head + middle + tail)
+        return True
+
     def finish(self, last: bytes = b"") -> None:
         assert not self.finished
         self.finished = True

@@ -300,3 +300,50 @@ def test_one_that_no_engine_goes_on_with_ends_at_its_last_token() -> None:
     one.release(clock_offset=3.0)
     one.settle()
     assert one.last_token_at == 12.0
+
+
+def test_steady_requests_are_counted_as_others_are() -> None:
+    one_by_one, together = rank_metrics(), rank_metrics()
+    ours, theirs = [[record() for _ in range(3)] for _ in range(2)]
+    for time in (5.0, 5.01, 5.03):
+        one_by_one.begin_batch(time, 101.0)
+        together.begin_batch(time, 101.0)
+        steady = 0
+        for mine, other in zip(ours, theirs, strict=True):
+            one_by_one.record_tokens(mine, 1)
+            if other.last_token_at == together.previous_time:
+                other.last_token_at = time
+                other.num_tokens += 1
+                steady += 1
+            else:
+                together.record_tokens(other, 1)
+        together.record_steady(steady)
+        one_by_one.end_batch()
+        together.end_batch()
+
+    assert steady == 3
+    assert together.generation_tokens == one_by_one.generation_tokens == 9
+    gaps = "inter_token_latency_seconds"
+    assert together.histogram(gaps).counts == one_by_one.histogram(gaps).counts
+    assert together.histogram(gaps).sum == pytest.approx(one_by_one.histogram(gaps).sum)
+    assert [each.last_token_at for each in theirs] == [each.last_token_at for each in ours]
+
+
+def test_nothing_is_steady_after_a_message_without_a_time() -> None:
+    metrics = rank_metrics()
+    metrics.begin_batch(0.0, 101.0)
+    metrics.end_batch()
+
+    assert record().last_token_at != metrics.previous_time
+
+
+def test_an_output_without_tokens_does_not_hide_that_the_next_has_the_first() -> None:
+    metrics, one = rank_metrics(), record()
+    for time, count in ((5.0, 0), (5.01, 1)):
+        metrics.begin_batch(time, 102.0)
+        assert one.last_token_at != metrics.previous_time
+        metrics.record_tokens(one, count)
+        metrics.end_batch()
+
+    assert one.first_token_at == 5.01
+    assert observed(metrics, "time_to_first_token_seconds") == (1, 2.0)

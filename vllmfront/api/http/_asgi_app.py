@@ -87,6 +87,12 @@ class AsgiResponse:
             if self._unsent > self._max_unsent:
                 self._on_overflow()
 
+    def offer(self, head: bytes, middle: bytes, tail: bytes) -> bool:
+        if self.congested or self.finished:
+            return False
+        self.write(head + middle + tail)
+        return True
+
     def finish(self, last: bytes = b"") -> None:
         if not self.started:
             raise RuntimeError("the response has not been started")

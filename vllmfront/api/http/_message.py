@@ -119,6 +119,13 @@ class ResponseWriter(Protocol):
     def write(self, data: bytes) -> None:
         """Send one piece of a streamed body, framed as a chunk of its own."""
 
+    def offer(self, head: bytes, middle: bytes, tail: bytes) -> bool:
+        """Send one piece made of three, as ``write`` does, if the client keeps up.
+
+        Returns:
+            False where it was not sent: earlier bytes are still unsent, or the response has ended.
+        """
+
     def finish(self, last: bytes = b"") -> None:
         """End a streamed response properly; *last* is a final piece, sent along with the end."""
 

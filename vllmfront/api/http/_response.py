@@ -10,6 +10,9 @@ from vllmfront.api.http._state import ServerState
 
 _LAST_CHUNK = b"0\r\n\r\n"
 
+_CHUNK_HEADS = tuple(b"%X\r\n" % size for size in range(1024))
+"""What leads a chunk, by its size, for those that streams of text consist of."""
+
 
 class Response:
     """The ``ResponseWriter`` of one request on a connection of ours.
@@ -22,6 +25,7 @@ class Response:
         "_chunked",
         "_detached",
         "_extra_headers",
+        "_flowing",
         "_head_only",
         "_held_head",
         "_length_left",
@@ -53,6 +57,9 @@ class Response:
         self._on_overflow = on_overflow
         self._chunked = False
         self._detached = False
+        self._flowing = False
+        """Whether what comes next is a chunk and nothing else, until ``finished``."""
+
         self._length_left: int | None = None
         self._held_head = b""
         """Goes out with the next bytes."""
@@ -123,11 +130,16 @@ class Response:
             self._held_head = head
         else:
             self._outlet.write_nowait(head)
+            self._note_head_sent()
 
     def flush(self) -> None:
         held, self._held_head = self._held_head, b""
         if held and not self.finished:
             self._outlet.write_nowait(held)
+            self._note_head_sent()
+
+    def _note_head_sent(self) -> None:
+        self._flowing = self._chunked and not self._head_only
 
     def _check_fresh(self) -> None:
         if self.started:
@@ -187,9 +199,21 @@ class Response:
         if self._held_head:
             data = self._held_head + data
             self._held_head = b""
+            self._note_head_sent()
         self._outlet.write_nowait(data)
         if self._outlet.unsent > self._state.config.max_unsent_bytes:
             self._on_overflow()
+
+    def offer(self, head: bytes, middle: bytes, tail: bytes) -> bool:
+        outlet = self._outlet
+        if outlet.unsent or self.finished:
+            return False
+        size = len(head) + len(middle) + len(tail)
+        if self._flowing and size < len(_CHUNK_HEADS):
+            outlet.write_nowait(b"".join((_CHUNK_HEADS[size], head, middle, tail, b"\r\n")))
+        else:
+            self.write(head + middle + tail)
+        return True
 
     def _may_write(self, data: bytes) -> bool:
         if self.finished or not data:

@@ -48,7 +48,7 @@ class EscapedText:
     For byte-level vocabularies, without stop strings. All text is the inside of JSON strings.
     """
 
-    __slots__ = ("_detokenizer", "_new_detokenizer", "_table", "between_characters")
+    __slots__ = ("_detokenizer", "_new_detokenizer", "between_characters", "table")
 
     def __init__(
         self,
@@ -58,7 +58,9 @@ class EscapedText:
         *,
         skip_special_tokens: bool,
     ) -> None:
-        self._table = table
+        self.table = table
+        """The text of each id, None where an id has none of its own."""
+
         self._detokenizer: Detokenizer | None = None
         self.between_characters = True
         """Whether the table is right for the next id."""
@@ -76,10 +78,10 @@ class EscapedText:
         """Take new ids and return the text that they complete."""
         if self.between_characters:
             if len(token_ids) == 1:
-                piece = self._table[token_ids[0]]
+                piece = self.table[token_ids[0]]
                 if piece is not None:
                     return piece
-            pieces = [self._table[token_id] for token_id in token_ids]
+            pieces = [self.table[token_id] for token_id in token_ids]
             if None not in pieces:
                 return b"".join(pieces)  # type: ignore[arg-type] # None was ruled out
         if self._detokenizer is None:

@@ -20,6 +20,8 @@ EVENT_STREAM_HEADERS = (
     (b"x-accel-buffering", b"no"),
 )
 _NULLS = b',"logprobs":null,"finish_reason":null'
+_TEXT_TAIL = b'"' + _NULLS + b"}]}\n\n"
+_DELTA_TAIL = b'"}' + _NULLS + b"}]}\n\n"
 _PLAIN_OPENING = b'{"role":"assistant","content":""}' + _NULLS + b"}]}\n\n"
 
 
@@ -94,7 +96,7 @@ class ChatFrames:
     ) -> None:
         self._base = b'%b{"index":%d,"delta":' % (head, index)
         self.text_head = self._base + b'{"content":"'
-        self.text_tail = b'"}' + _NULLS + b"}]}\n\n"
+        self.text_tail = _DELTA_TAIL
         self.skips_empty = True
         if usage is None and prompt_token_ids is None and not echo:
             self.opening = self._base + _PLAIN_OPENING
@@ -166,7 +168,7 @@ class CompletionFrames:
     ) -> None:
         self._base = b'%b{"index":%d,"text":' % (head, index)
         self.text_head = self._base + b'"'
-        self.text_tail = b'"' + _NULLS + b"}]}\n\n"
+        self.text_tail = _TEXT_TAIL
         self.skips_empty = False
         self._with_ids = prompt_token_ids is not None
         self.opening = b""

@@ -25,6 +25,17 @@ class Drainable(Protocol):
         """Send what was held back while the client did not read."""
 
 
+class Channel(Protocol):
+    """Where events of one piece go."""
+
+    def offer(self, head: bytes, text: bytes, tail: bytes) -> bool:
+        """Send the three as one event, if the client keeps up and the stream has not ended.
+
+        Returns:
+            Whether it was sent.
+        """
+
+
 class StreamedAnswer:
     """The part of an event stream that its choices share, and its end.
 
@@ -102,6 +113,16 @@ class StreamedAnswer:
         if self.last_write is not None:
             self.last_write = trio.current_time()
         self._response.write(events)
+
+    @property
+    def channel(self) -> Channel:
+        """Where events go that need nothing of this answer."""
+        return self._response if self._keep_alives is None else self
+
+    def offer(self, head: bytes, text: bytes, tail: bytes) -> bool:
+        """Be the channel where it matters when an event went out."""
+        self.last_write = trio.current_time()
+        return self._response.offer(head, text, tail)
 
     def hold(self, choice: Drainable) -> None:
         """Have *choice* drained when the client has read what was sent; once per call."""

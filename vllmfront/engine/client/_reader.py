@@ -147,7 +147,8 @@ class OutputReader:
         self, engine: EngineRank, batch: Batch, frames: Frames, rows: Sequence[Any]
     ) -> None:
         find = self._children.get
-        record_tokens = engine.metrics.record_tokens
+        metrics = engine.metrics
+        previous, now, steady = metrics.previous_time, batch.timestamp, 0
         for row in rows:
             if is_plain(row):
                 try:
@@ -159,10 +160,17 @@ class OutputReader:
                     self._miss(row)
                     continue
                 tokens = row[1]
-                record_tokens(child.record, len(tokens))
+                record = child.record
+                if record.last_token_at == previous and len(tokens) == 1:
+                    record.last_token_at = now
+                    record.num_tokens += 1
+                    steady += 1
+                else:
+                    metrics.record_tokens(record, len(tokens))
                 try:
-                    if child.kept is not None:
-                        child.kept.fromlist(tokens)
+                    kept = child.kept
+                    if kept is not None:
+                        kept.fromlist(tokens)
                     complete = child.on_tokens(tokens)
                 except Exception as problem:  # noqa: BLE001 (request edge; it is logged)
                     self._books.sink_failed(child, problem)
@@ -171,6 +179,7 @@ class OutputReader:
                         self._complete(child)
             else:
                 self._take_output(engine, batch, frames, row)
+        metrics.record_steady(steady)
 
     def _push_merged(self, arrivals: list[Arrival]) -> Iterator[None]:
         """Push the rows of several messages; plain tokens of one request go together."""
@@ -193,7 +202,8 @@ class OutputReader:
         self, engine: EngineRank, batch: Batch, frames: Frames, touched: list[Child]
     ) -> None:
         find = self._children.get
-        record_tokens = engine.metrics.record_tokens
+        metrics = engine.metrics
+        previous, now, steady = metrics.previous_time, batch.timestamp, 0
         touch = touched.append
         for row in batch.rows:
             if is_plain(row):
@@ -206,7 +216,13 @@ class OutputReader:
                     self._miss(row)
                     continue
                 tokens = row[1]
-                record_tokens(child.record, len(tokens))
+                record = child.record
+                if record.last_token_at == previous and len(tokens) == 1:
+                    record.last_token_at = now
+                    record.num_tokens += 1
+                    steady += 1
+                else:
+                    metrics.record_tokens(record, len(tokens))
                 if child.pending is None:
                     child.pending = tokens
                     touch(child)
@@ -214,6 +230,7 @@ class OutputReader:
                     child.pending += tokens
             else:
                 self._take_output(engine, batch, frames, row)
+        metrics.record_steady(steady)
 
     def _take_output(self, engine: EngineRank, batch: Batch, frames: Frames, row: object) -> None:
         """Push a row that carries more than tokens, after the tokens before it."""

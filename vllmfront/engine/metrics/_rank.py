@@ -20,7 +20,10 @@ class RankMetrics:
     """Counters and histograms of one rank, fed by the reader and by requests that end.
 
     Between ``begin_batch`` and ``end_batch``, ``record_tokens`` and ``record_output`` take the
-    outputs of one engine message.
+    outputs of one engine message. Requests that get a token with each message need less: where
+    ``last_token_at`` is ``previous_time``, whoever reads the message may set that to the
+    message's time and count the token in the record, and tell ``record_steady`` how many such
+    there were.
     """
 
     def __init__(
@@ -47,6 +50,10 @@ class RankMetrics:
         self._gap_bounds, self._gap_counts = gaps.bounds, gaps.counts
         self._ended: list[RequestRecord] = []
         self._choices: list[tuple[int, int]] = []
+        self.previous_time = math.nan
+        """When the message before this one was made, by the engine's clock, if it had tokens for
+        who had tokens before; else no time at all, which equals none."""
+
         # The message being read:
         self._engine_time = 0.0
         self._now = 0.0
@@ -64,6 +71,8 @@ class RankMetrics:
 
     def record_tokens(self, record: RequestRecord, count: int) -> None:
         """Count new tokens of one request; the hot path."""
+        if not (count or record.num_tokens):
+            return
         time = self._engine_time
         gap = time - record.last_token_at
         record.last_token_at = time
@@ -77,11 +86,19 @@ class RankMetrics:
                 self._end_run()
                 self._gap = gap
                 self._run = 1
-        elif count:
+        else:
             record.first_token_at = time
             self._first_token.observe(self._now - record.arrival)
         record.num_tokens += count
         self._batch_tokens += count
+
+    def record_steady(self, count: int) -> None:
+        """Count one new token for each of *count* requests, which had one at ``previous_time``."""
+        if count:
+            gap = self._engine_time - self.previous_time
+            self._gap_counts[bisect_left(self._gap_bounds, gap)] += count
+            self._gaps.sum += gap * count
+            self._batch_tokens += count
 
     def release(self, record: RequestRecord) -> None:
         """Take note that another engine goes on with a request of this one, which is lost."""
@@ -118,6 +135,7 @@ class RankMetrics:
         """Finish one engine message."""
         if self._run:
             self._end_run()
+        self.previous_time = self._engine_time or math.nan
         if self._batch_tokens or self._batch_computed:
             self.generation_tokens += self._batch_tokens
             self._iteration.observe(self._batch_tokens + self._batch_computed)
@@ -206,6 +224,9 @@ class QuietRankMetrics(RankMetrics):
 
     def record_output(self, record: RequestRecord, output: EngineOutput) -> None:
         record.num_tokens += len(output.new_token_ids)
+
+    def end_batch(self) -> None:
+        """Count nothing, and keep no time, so that no request is ever steady."""
 
     def record_end(self, record: RequestRecord, cause: TerminalCause, now: float) -> None:
         """Count nothing."""
