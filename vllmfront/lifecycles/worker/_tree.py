@@ -4,11 +4,12 @@
 
     root         one_for_one, no restarts: what fails here ends the program
     ├─ engines   waits for the loss of the supervisor's engines
-    ├─ model     loads the files, once
     ├─ api       up at once, answers 503 until engines and model are there
+    ├─ model     loads the files, once; after the API is up, which loading would delay
     └─ stats     the periodic line
 """
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 
@@ -32,6 +33,8 @@ from vllmfront.supervisor import (
     Supervisor,
     SupervisorSnapshot,
 )
+
+_LOGGER = logging.getLogger(__name__)
 
 
 @attrs.frozen(kw_only=True)
@@ -58,8 +61,8 @@ def plan_tree(parts: Parts) -> Supervisor:
     slot = DrainingSlot()
     children = [
         ChildSpec(name="engines", run=parts.engines.run, restart=Restart.TRANSIENT),
-        _model(parts, slot),
         _api(parts, slot, snapshot),
+        _model(parts, slot),
         *_stats(parts),
     ]
     root = Supervisor("root", children, RestartPolicy(intensity=0), shutdown=parts.shutdown)
@@ -83,7 +86,7 @@ def _api(parts: Parts, slot: DrainingSlot, snapshot: Callable[[], SupervisorSnap
         shutdown=parts.shutdown,
         reloads=parts.reloads,
         refuse=parts.listener.close,
-        on_server=lambda _: None,
+        on_server=lambda _: _LOGGER.info("accepting connections on %s", parts.listener.name),
         tree=snapshot,
     )
     stop_budget = parts.settings.server.shutdown_timeout + 2 * FLUSH_BUDGET
