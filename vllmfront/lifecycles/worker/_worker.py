@@ -176,7 +176,6 @@ class _Readiness:
 
     def started(self, value: None = None) -> None:
         del value
-        _LOGGER.info("accepting connections on %s", self._listener.name)
         self._task_status.started(self._listener)
 
 
