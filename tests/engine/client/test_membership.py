@@ -4,6 +4,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable
+from typing import Any
 
 import attrs
 import pytest
@@ -40,6 +41,7 @@ from vllmfront.errors import (
     Reason,
     RequestInterrupted,
     StartupFailed,
+    VllmFrontError,
 )
 from vllmfront.testing import REGISTRATION, FakeEngine
 
@@ -490,6 +492,62 @@ async def test_a_hello_from_a_rank_that_serves_replaces_it() -> None:
                 fresh = await new.receive_add()
                 new.send_tokens(fresh.internal_id, [2], FinishReason.STOP)
                 await stream.wait_finished()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_replaced_process_that_lives_on_is_not_mixed_up_with_the_new_one(
+    count: int,
+) -> None:
+    async with open_engines(count) as (client, engines):
+        old = engines[0]
+        # Its connection is known by something that it said.
+        old.send_rows([], scheduler_stats=busy(1))
+        await settle()
+        call = CallResult()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call.make, client)
+            asked = await old.receive_utility()
+            sink = RecordingSink()
+            async with client.submit(request(data_parallel_rank=0), [sink]) as stream:
+                first = await old.receive_add()
+                with engine_for(client, 0) as new:
+                    await new.join()
+                    again = await new.receive_add()
+                    # All of this is about things of the past.
+                    old.send_tokens(first.internal_id, [99])
+                    old.send_rows([], scheduler_stats=busy(7))
+                    old.answer(asked, "too late")
+                    old.report_death()
+                    await settle()
+
+                    rank = client.snapshot().ranks[0]
+                    assert (rank.state, rank.in_flight) == (RankState.READY, 1)
+                    assert isinstance(call.error, EngineDied)
+                    load = client.metrics.snapshot().ranks[0]
+                    assert (load.running, load.waiting) == (0, 0)
+                    assert client._membership.ranks[0].load.score() == 1
+                    assert again.internal_id != first.internal_id
+                    new.send_tokens(again.internal_id, [5], FinishReason.STOP)
+                    await stream.wait_finished()
+        assert sink.tokens == [5]
+        assert not sink.errors
+
+
+def busy(running: int) -> dict[str, Any]:
+    return dict(encode_stats(SchedulerStats(num_running_reqs=running)))
+
+
+@attrs.define
+class CallResult:
+    """What comes of a utility call to rank 0."""
+
+    error: VllmFrontError | None = None
+
+    async def make(self, client: EngineClient) -> None:
+        try:
+            await client.call_utility("is_sleeping", ranks=[0])
+        except VllmFrontError as error:
+            self.error = error
 
 
 async def test_a_process_that_is_reported_dead_while_loading() -> None:

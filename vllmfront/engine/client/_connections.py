@@ -34,11 +34,11 @@ class OutputConnections:
         self.lone = next(iter(ranks.values())) if len(ranks) == 1 and not others else None
         """The only engine that can have said anything, if there is only one."""
 
-        self._replaced = set[int]()
+        self.replaced = set[int]()
         """Those that belong to a process which another has replaced, or that is not ours."""
 
         self._owners: dict[int, EngineRank] = {}
-        membership.on_arrival(self._forget)
+        membership.on_greeting(self._forget)
 
     async def serve(self) -> None:
         """Keep track until cancelled."""
@@ -48,17 +48,17 @@ class OutputConnections:
 
     def claim(self, descriptor: int, engine: EngineRank) -> None:
         """Note that *engine* sends over *descriptor*."""
-        if descriptor not in self._replaced:
+        if descriptor not in self.replaced:
             self._owners[descriptor] = engine
 
     def claim_for_others(self, descriptor: int) -> None:
         """Note that an engine which another frontend serves sends over *descriptor*."""
-        self._replaced.add(descriptor)
+        self.replaced.add(descriptor)
 
     def owner(self, descriptor: int) -> EngineRank | None:
         """Return whose connection *descriptor* is, if it is one of a present process."""
         self._take_events()
-        if descriptor in self._replaced:
+        if descriptor in self.replaced:
             return None
         return self._owners.get(descriptor) or self.lone
 
@@ -67,7 +67,7 @@ class OutputConnections:
         owner = self.owner(descriptor)
         if owner is not None:
             return [owner]
-        if descriptor in self._replaced:
+        if descriptor in self.replaced:
             return []
         known = set(self._owners.values())
         return [engine for engine in self._membership.ranks.values() if engine not in known]
@@ -76,11 +76,11 @@ class OutputConnections:
         """Note that *engine* is a new process, which cannot have connected yet."""
         self._take_events()
         if self.lone is not None:
-            self._replaced |= self._monitor.connected
+            self.replaced |= self._monitor.connected
         else:
             owned = {one for one, owner in self._owners.items() if owner is engine}
-            self._replaced |= owned & self._monitor.connected
-        for descriptor in self._replaced:
+            self.replaced |= owned & self._monitor.connected
+        for descriptor in self.replaced:
             self._owners.pop(descriptor, None)
 
     def _take_events(self) -> None:
@@ -88,5 +88,5 @@ class OutputConnections:
             # Of one that left the last messages may not have been read: it keeps its owner until
             # the descriptor is used again.
             if event.change is PeerChange.CAME:
-                self._replaced.discard(event.descriptor)
+                self.replaced.discard(event.descriptor)
                 self._owners.pop(event.descriptor, None)

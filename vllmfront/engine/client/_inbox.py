@@ -106,6 +106,8 @@ class OutputInbox:
         if engine is None:
             self._refuse(f"it is from engine {batch.engine_index}, which is not expected")
             return None
+        if self._connections.replaced and _descriptor(message) in self._connections.replaced:
+            return None  # what a process says whose place another has taken
         if self._lone is None:
             self._connections.claim(_descriptor(message), engine)
         engine.last_heard = now

@@ -74,6 +74,7 @@ class Membership:
         self._watches_loading = watches_loading
         self._loss_observers: list[Callable[[EngineRank], None]] = []
         self._hole_observers: list[Callable[[EngineRank], None]] = []
+        self._greeting_observers: list[Callable[[EngineRank], None]] = []
         self._arrival_observers: list[Callable[[EngineRank], None]] = []
         self._change_observers: list[Callable[[], None]] = []
         self._has_served = False
@@ -106,8 +107,12 @@ class Membership:
         self._hole_observers.append(observer)
 
     def on_arrival(self, observer: Callable[[EngineRank], None]) -> None:
-        """Call *observer* with each engine of which a new process says HELLO."""
+        """Call *observer* with each engine of which there is a new process."""
         self._arrival_observers.append(observer)
+
+    def on_greeting(self, observer: Callable[[EngineRank], None]) -> None:
+        """Call *observer* with each engine whose new process says HELLO here."""
+        self._greeting_observers.append(observer)
 
     def on_change(self, observer: Callable[[], None]) -> None:
         """Call *observer* after each change of any engine's state."""
@@ -172,8 +177,11 @@ class Membership:
         engine.expected = engine.broke_off = engine.cut_off = False
         self._update()
 
-    def engine_arrived(self, rank: int) -> None:
-        """Take note of a new process of *rank*; what its predecessor ran has ended."""
+    def engine_arrived(self, rank: int, *, greets: bool = False) -> None:
+        """Take note of a new process of *rank*; what its predecessor ran has ended.
+
+        Where it *greets* it has just said HELLO, so it has no connections for data yet.
+        """
         engine = self.ranks[rank]
         if engine.state.connected:
             self.lose(engine, EngineDied(f"engine {rank} was replaced by a new process"))
@@ -181,7 +189,7 @@ class Membership:
         engine.incarnation += 1
         engine.descriptor = None
         engine.expected = engine.unplaced = engine.broke_off = engine.cut_off = False
-        for observer in self._arrival_observers:
+        for observer in [*self._arrival_observers, *(self._greeting_observers if greets else ())]:
             observer(engine)
         self._update()
 

@@ -30,8 +30,11 @@ _IDENTITY_BYTES = 2
 class Members(Protocol):
     """Who is told about engines that come, join and leave."""
 
-    def engine_arrived(self, rank: int) -> None:
-        """Take note of a new process of *rank*; its predecessor, if any, is gone for good."""
+    def engine_arrived(self, rank: int, *, greets: bool = False) -> None:
+        """Take note of a new process of *rank*; its predecessor, if any, is gone for good.
+
+        Where it *greets* it has just said HELLO, and has no connections for data yet.
+        """
 
     def engine_joined(self, rank: int, registration: Registration) -> None:
         """Take note that *rank* can serve."""
@@ -152,7 +155,7 @@ class HandshakeOwner:
             return rank
         roster.hello(rank, trio.current_time())
         if roster is self._roster:
-            self._members.engine_arrived(rank)
+            self._members.engine_arrived(rank, greets=True)
         self._answer(rank, message[0].bytes, descriptor)
         return rank
 

@@ -17,6 +17,7 @@ import zmq
 
 from vllmfront.engine.transport._addresses import adopted_address
 from vllmfront.engine.transport._errors import PeerGone
+from vllmfront.engine.transport._heartbeat import watch_peers
 
 Message = list[zmq.Frame]
 """The frames of one message; a frame knows the descriptor it came over (``zmq.SRCFD``)."""
@@ -279,6 +280,7 @@ def bind(socket: zmq.Socket[bytes], address: str, adopt_fd: int | None) -> Path 
             socket.setsockopt(zmq.IPV6, 1)
         if adopt_fd is not None:
             socket.setsockopt(zmq.USE_FD, adopt_fd)
+        watch_peers(socket, address)
         try:
             socket.bind(address)
         except zmq.ZMQError as error:
