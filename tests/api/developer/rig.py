@@ -75,6 +75,12 @@ class Stage:
     async def generate(self, **fields: Any) -> PaperWriter:
         return await self.post(COMPLETIONS, completion(**fields))
 
+    async def generate_when_open(self) -> PaperWriter:
+        """Return the answer of the first request that is not refused."""
+        while (answer := await self.generate()).status == 503:  # noqa: ASYNC110 (no event for it)
+            await trio.sleep(0.01)
+        return answer
+
     async def text(self, **fields: Any) -> str:
         """Return what the model says now."""
         answer = await self.done(COMPLETIONS, completion(**fields))
