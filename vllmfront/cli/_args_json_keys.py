@@ -125,6 +125,11 @@ SERVER_KEYS: Mapping[str, Key] = {
     "engine_ready_timeout_secs": Key(target="engine.ready_timeout", read=types.integer(1)),
     "http_timeout_keep_alive": Key(target="server.keep_alive_timeout", read=types.optional(_COUNT)),
     "sse_keep_alive_interval": Key(target="server.sse_keep_alive_interval", read=_COUNT),
+    "profiler_config": Key(
+        target="control.profiler",
+        read=types.optional(types.mapping),
+        convert=lambda config: None if config is None else config.get("profiler"),
+    ),
     "max_num_queued_reqs": Key(target="requests.max_queued", read=types.optional(_COUNT)),
     "max_num_queued_tokens": Key(target="requests.max_queued_tokens", read=types.optional(_COUNT)),
     "enable_log_requests": Key(target="server.log_requests", read=types.flag),
@@ -152,11 +157,6 @@ SERVER_KEYS: Mapping[str, Key] = {
 USED: Mapping[str, Key] = {**MODEL_KEYS, **SERVER_KEYS}
 
 PENDING: Mapping[str, Key] = {
-    "profiler_config": Key(
-        read=types.optional(types.mapping),
-        # It is there whatever was asked for; a profiler's name asks for one.
-        convert=lambda config: config is not None and config.get("profiler") is not None,
-    ),
     "enable_scale_out": Key(read=types.flag),
     "enable_tokenizer_info_endpoint": Key(read=types.flag),
     "tool_strict_level": Key(read=types.optional(types.text)),

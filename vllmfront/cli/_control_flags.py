@@ -2,7 +2,6 @@
 
 from vllmfront.cli import _values as values
 from vllmfront.cli._flag import Arity, Flag, Group
-from vllmfront.engine.pause import LeaseAction
 
 CONTROL = Group(
     title="control",
@@ -20,13 +19,22 @@ CONTROL = Group(
         Flag(
             name="--pause-lease-action",
             target="control.lease_action",
-            parse=values.one_of(*(action.value for action in LeaseAction)),
+            parse=values.one_of("resume", "keep-paused", "shutdown"),
             metavar="ACTION",
             help=(
                 "what ends a pause whose owner has not renewed its lease: resume lets generation "
                 "go on (unless weights are incomplete), keep-paused leaves it to whoever comes, "
                 "shutdown ends the server"
             ),
+        ),
+        Flag(
+            name="--profiler-config",
+            target="control.profiler",
+            parse=values.json_object,
+            convert=lambda config: config.get("profiler"),
+            metavar="JSON",
+            help="how the engines are profiled; with a profiler in it, /start_profile and "
+            "/stop_profile are served",
         ),
         Flag(
             name="--unsafe-weight-sync",

@@ -11,6 +11,7 @@ from vllmfront.cli._logging import LogLevel, set_up_logging
 from vllmfront.cli._values import integer
 from vllmfront.lifecycles import (
     ChatConfig,
+    ControlFlags,
     CorsConfig,
     DecodingConfig,
     EngineConfig,
@@ -118,6 +119,7 @@ def _settings(
         chat=ChatConfig(**sections.get("chat", {})),
         decoding=DecodingConfig(**sections.get("decoding", {})),
         requests=RequestsConfig(**sections.get("requests", {})),
+        control=ControlFlags(**sections.get("control", {})),
         server=ServerConfig(
             cors=CorsConfig(**sections.get("server.cors", {})),
             tls=TlsConfig(**sections.get("server.tls", {})),

@@ -14,6 +14,7 @@ from vllmfront.cli._parse import USAGE, Given, build_parser, parse
 from vllmfront.cli._partition import Partition, partition
 from vllmfront.lifecycles import (
     ChatConfig,
+    ControlFlags,
     CorsConfig,
     DecodingConfig,
     EngineConfig,
@@ -84,6 +85,7 @@ def build_config(model: str, given: Given, engine_words: Sequence[str]) -> Serve
         chat=ChatConfig(**sections.get("chat", {})),
         decoding=DecodingConfig(**sections.get("decoding", {})),
         requests=RequestsConfig(**sections.get("requests", {})),
+        control=ControlFlags(**sections.get("control", {})),
         server=ServerConfig(
             cors=CorsConfig(**sections.get("server.cors", {})),
             tls=TlsConfig(**sections.get("server.tls", {})),

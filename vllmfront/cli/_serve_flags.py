@@ -27,6 +27,7 @@ SHARED = (
     "--limit-mm-per-prompt",
     "--hf-overrides",
     "--structured-outputs-config",
+    "--profiler-config",
 )
 """Options that the managed engine gets as well when they are given, in this order."""
 

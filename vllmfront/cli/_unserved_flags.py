@@ -22,7 +22,6 @@ PROBES = (
 
 UNSERVED: Mapping[str, str] = {
     "--grpc-port": "gRPC",
-    "--profiler-config": "the profiling routes",
     "--enable-scale-out": "token-in token-out generation",
     "--enable-tokenizer-info-endpoint": "the route /tokenizer_info",
     "--tool-strict-level": "tool-call parsing",

@@ -13,6 +13,7 @@ from vllmfront.control._operations import (
     OperationTimes,
 )
 from vllmfront.control._plane import ControlConfig, ControlPlane, open_control_plane
+from vllmfront.control._profiling import ProfilePlan, Profiling
 from vllmfront.control._sync_state import SyncOrder, SyncState, next_sync_state, orders_after
 from vllmfront.control._weights import SyncFailure, WeightSnapshot, WeightSync, WeightVersion
 
@@ -24,6 +25,8 @@ __all__ = [
     "ControlConfig",
     "ControlPlane",
     "OperationTimes",
+    "ProfilePlan",
+    "Profiling",
     "SyncCycle",
     "SyncEvent",
     "SyncFailure",

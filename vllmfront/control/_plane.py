@@ -10,6 +10,7 @@ import trio
 from vllmfront.control._background import Background
 from vllmfront.control._calls import ControlCalls
 from vllmfront.control._operations import SLEEP_OPERATIONS, OperationTimes
+from vllmfront.control._profiling import Profiling
 from vllmfront.control._weights import WeightSync
 from vllmfront.engine import EngineClient
 from vllmfront.engine.pause import HoldKind, PauseMode, PausePhase, PauseWindow
@@ -49,6 +50,7 @@ class ControlPlane:
         self.calls = ControlCalls(client, timeout=config.timeout)
         self.weights = WeightSync(client, self.calls, self.background, guarded=config.guarded)
         self.sleep_times = OperationTimes(SLEEP_OPERATIONS)
+        self.profiling = Profiling(client, self.calls, self.background)
         client.pauses.veto = self._why_not_resume
 
     async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -123,6 +125,53 @@ class ControlPlane:
         if self.client.gate.closed:
             return True
         return any(await self.calls.order("is_paused", "is_scheduler_paused"))
+
+    async def sleep(self, level: int, mode: PauseMode, *, owner: str | None = None) -> None:
+        """Let no request pass, and send all engines to sleep; cancelled, it is done all the same.
+
+        Raises:
+            ControlCallFailed: An engine refused, and all are awake, or as asleep as before.
+            ControlCallTimeout: They do not all sleep in time; no request passes.
+            EngineUnavailable: No engine has ever served, or none will.
+        """
+        fall_asleep = partial(
+            self.client.sleeping.fall_asleep, level, mode, owner=owner, seconds=self.config.timeout
+        )
+        with self.sleep_times.record("sleep"):
+            await self.background.run(fall_asleep)
+
+    async def wake_up(self, tags: Sequence[str] | None) -> bool:
+        """Wake all engines up, or some parts of them; return whether nothing sleeps any more.
+
+        Raises:
+            ControlCallFailed: An engine refused.
+            ControlCallTimeout: An engine did not answer in time.
+            EngineUnavailable: No engine serves.
+        """
+        seconds = self.config.timeout
+        with self.sleep_times.record("wake"):
+            return await self.background.run(
+                partial(self.client.sleeping.wake_up, tags, seconds=seconds)
+            )
+
+    async def release_kv_cache(self) -> None:
+        """Let the engines, which stand still, let go of their caches until they are woken up.
+
+        Raises:
+            StateConflict: They do not stand still, or something sleeps already.
+            VllmFrontError: As ``sleep``.
+        """
+        seconds = self.config.timeout
+        with self.sleep_times.record("release_kv_cache_memory"):
+            await self.background.run(
+                partial(self.client.sleeping.release_kv_cache, seconds=seconds)
+            )
+
+    async def is_sleeping(self) -> bool:
+        """Tell whether engines sleep, by us or by whoever told them; a pause counts, as in vLLM."""
+        if self.client.sleeping.hold is not None:
+            return True
+        return any(await self.calls.order("is_sleeping", "is_sleeping"))
 
     def abort(self, request_ids: Sequence[str] | None) -> int:
         """End these requests, or all of them for None or none; return how many there were."""

@@ -3,6 +3,7 @@
 from vllmfront.lifecycles._config import (
     AdapterConfig,
     ChatConfig,
+    ControlFlags,
     CorsConfig,
     DecodingConfig,
     ListenConfig,
@@ -18,6 +19,7 @@ from vllmfront.lifecycles._run import run_headless, run_serve
 __all__ = [
     "AdapterConfig",
     "ChatConfig",
+    "ControlFlags",
     "CorsConfig",
     "DecodingConfig",
     "EngineConfig",

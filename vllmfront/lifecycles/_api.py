@@ -31,6 +31,7 @@ from vllmfront.lifecycles._config import ServeConfig, ServerConfig
 from vllmfront.lifecycles._facts import Facts
 from vllmfront.lifecycles._model import DrainingSlot, served_names
 from vllmfront.lifecycles._one_error import one_error
+from vllmfront.lifecycles._shown_config import shown_config
 from vllmfront.supervisor import Reloads, Shutdown, SupervisorSnapshot, wait_any
 
 FLUSH_BUDGET = 1.0
@@ -137,7 +138,12 @@ class ApiServer:
         )
         async with open_operator_router(facts, self.metrics, os.environ) as router:
             adapters = LoraRoutes(self.client.adapters, served_names(self.config), os.environ)
-            developer = DeveloperRoutes(self.control, os.environ)
+            developer = DeveloperRoutes(
+                self.control,
+                os.environ,
+                configuration=functools.partial(shown_config, self.config),
+                profiler=self.config.control.profiler is not None,
+            )
             for method, path, handler in (*routes, *adapters, *developer):
                 router.add(method, path, handler)
             yield router, routes

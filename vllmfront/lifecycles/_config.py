@@ -142,6 +142,9 @@ class ControlFlags:
     profiler: str | None = None
     """What the engines are profiled by; None: they are not."""
 
+    profiler: str | None = None
+    """What the engines are profiled by; None: they are not."""
+
 
 @attrs.frozen(kw_only=True)
 class CorsConfig:

@@ -23,6 +23,7 @@ from vllmfront.control import open_control_plane
 from vllmfront.engine import EngineClientConfig, open_engine_client
 from vllmfront.environment import switch
 from vllmfront.errors import VllmFrontError
+from vllmfront.lifecycles._adapters import adapters_of
 from vllmfront.lifecycles._api import FLUSH_BUDGET
 from vllmfront.lifecycles._control import control_config
 from vllmfront.lifecycles._service import open_service
@@ -132,6 +133,8 @@ def client_config(config: WorkerConfig, environ: Mapping[str, str]) -> EngineCli
         input_fd=bootstrap.input_fd,
         coordinator_address=bootstrap.coordinator_address,
         output_fd=bootstrap.output_fd,
+        adapters=adapters_of(settings),
+        adapter_seconds=settings.control.timeout,
         ready_timeout=settings.engine.ready_timeout,
         stall_timeout=settings.engine.stall_timeout,
         recovery_wait=settings.requests.recovery_wait,
