@@ -84,7 +84,11 @@ async def test_each_node_serves_its_own_engines_and_the_first_brings_all_togethe
     tmp_path: Path,
 ) -> None:
     port = free_port()
-    shared = {"hybrid_lb": True, "data_parallel_size": 4, "data_parallel_size_local": 2}
+    shared: dict[str, Any] = {
+        "hybrid_lb": True,
+        "data_parallel_size": 4,
+        "data_parallel_size_local": 2,
+    }
     first, second = (
         node(tmp_path, port, data_parallel_start_rank=start, **shared) for start in (0, 2)
     )
@@ -102,7 +106,11 @@ async def test_each_node_serves_its_own_engines_and_the_first_brings_all_togethe
 
 async def test_engines_are_not_started_before_all_frontends_are_there(tmp_path: Path) -> None:
     port = free_port()
-    shared = {"hybrid_lb": True, "data_parallel_size": 2, "data_parallel_size_local": 1}
+    shared: dict[str, Any] = {
+        "hybrid_lb": True,
+        "data_parallel_size": 2,
+        "data_parallel_size_local": 1,
+    }
     settings = node(tmp_path, port, **shared, ready_timeout=0.5)
     async with serving(settings) as frontend:
         health = (await frontend.http.get("/health")).status_code

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import httpx
+import pytest
 import trio
 
 from tests.lifecycles.rig import (
@@ -22,6 +24,7 @@ from tests.lifecycles.rig import (
 )
 from vllmfront.errors import FirstStartFailed, RestartLimitExceeded
 from vllmfront.lifecycles import EngineConfig, RestartConfig, ServeConfig
+from vllmfront.lifecycles import _engine as managed_engine
 
 QUICK = RestartConfig(backoff=0.05, backoff_cap=0.2)
 
@@ -142,3 +145,38 @@ async def test_all_ranks_are_stopped_at_the_same_time(tmp_path: Path) -> None:
 
     assert frontend.error is None
     assert 1.0 <= trio.current_time() - begun < 3.5
+
+
+async def test_engines_that_step_together_are_lost_and_come_back_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them is lost; what comes then is served by both, in waves that begin anew."""
+    monkeypatch.setattr(managed_engine, "_LINGER", 0.1)
+    plan = tmp_path / "plan.json"
+    crash = {"kind": "crash", "rank": 1, "on": "request", "at": 2}
+    plan.write_text(json.dumps({"faults": [crash]}))
+    once = (
+        f"[ -e {tmp_path}/begun ] || faults='--faults {plan}'; touch {tmp_path}/begun; "
+        f"{SIMULATE} --lockstep $faults"
+    )
+    settings = managed(tmp_path, engine=once)
+    mixture = attrs.evolve(settings.model, overrides={"num_experts": 8})
+    async with serving(attrs.evolve(settings, model=mixture)) as frontend:
+        await frontend.wait_ready()
+        before = group(frontend)
+        answers = [await pinned(frontend, rank) for rank in (1, 0)]
+        answers.append(await pinned(frontend, 1))
+        answers += [await pinned(frontend, rank) for rank in (0, 1)]
+        after = group(frontend)
+
+    assert [answer.json()["usage"]["completion_tokens"] for answer in answers] == [3] * 5
+    assert before != after
+    assert not alive(before)
+    assert frontend.error is None
+
+
+def group(frontend: Frontend) -> int:
+    """Return the process that runs both ranks."""
+    assert frontend.serving is not None
+    (found,) = commanded(f"{frontend.serving.handshake_address} --start-rank 0 --ranks 2")
+    return found
