@@ -159,9 +159,9 @@ async def wait_health(http: httpx.AsyncClient, status: int) -> None:
         await trio.sleep(0.01)
 
 
-async def wait_until(condition: Callable[[], bool]) -> None:
+async def wait_until(condition: Callable[[], bool], budget: float = BUDGET) -> None:
     """Wait for what sets no event: other processes."""
-    with trio.fail_after(BUDGET):
+    with trio.fail_after(budget):
         while not condition():  # noqa: ASYNC110 (no event)
             await trio.sleep(0.01)
 

@@ -19,6 +19,7 @@ from tests.lifecycles.rig import (
     config,
     fake_python,
     serving,
+    wait_health,
 )
 from vllmfront.errors import ConfigurationError, StartupFailed
 from vllmfront.lifecycles import EngineConfig, ModelConfig, RestartConfig, ServeConfig
@@ -198,3 +199,44 @@ async def test_each_port_is_the_port_of_one_engine_and_one_tells_of_all(tmp_path
 async def wait_for(http: httpx.AsyncClient, url: str, status: int) -> None:
     while (await http.get(url)).status_code != status:  # noqa: ASYNC110 (no event)
         await trio.sleep(0.01)
+
+
+async def test_a_frontend_that_is_started_anew_takes_its_place_again(tmp_path: Path) -> None:
+    port = free_port()
+    first, second = (
+        node(tmp_path, port, data_parallel_rank=rank, data_parallel_size=2) for rank in (0, 1)
+    )
+    async with serving(first) as earlier:
+        for _ in range(2):
+            async with serving(second) as later:
+                await earlier.wait_ready()
+                await later.wait_ready()
+                assert await answers(earlier, 2) == await answers(later, 2) == [3, 3]
+                assert await served(later) == {1}
+        assert await answers(earlier, 2) == [3, 3]
+
+    assert earlier.error is None
+    assert later.error is None
+
+
+async def test_without_the_first_frontend_the_others_serve_on_and_their_engines_wait_for_it(
+    tmp_path: Path,
+) -> None:
+    port = free_port()
+    first, second = (
+        node(tmp_path, port, data_parallel_rank=rank, data_parallel_size=2) for rank in (0, 1)
+    )
+    async with serving(second) as later:
+        async with serving(first):
+            await later.wait_ready()
+        assert await answers(later, 2) == [3, 3]
+        (victim,) = commanded(f"tcp://127.0.0.1:{port} --start-rank 1")
+        os.kill(victim, signal.SIGKILL)
+        await wait_health(later.http, 503)
+        async with serving(first) as earlier:
+            await earlier.wait_ready()
+            await later.wait_ready()
+            assert await answers(later, 2) == [3, 3]
+
+    assert later.error is None
+    assert earlier.error is None

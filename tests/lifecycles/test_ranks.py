@@ -21,6 +21,7 @@ from tests.lifecycles.rig import (
     config,
     fake_python,
     serving,
+    wait_until,
 )
 from vllmfront.errors import FirstStartFailed, RestartLimitExceeded
 from vllmfront.lifecycles import EngineConfig, RestartConfig, ServeConfig
@@ -40,10 +41,14 @@ def managed(folder: Path, *, engine: str = SIMULATE, **fields: Any) -> ServeConf
 
 def process(frontend: Frontend, rank: int) -> int:
     """Return the process that runs *rank* and no other."""
+    (found,) = processes(frontend, rank)
+    return found
+
+
+def processes(frontend: Frontend, rank: int) -> list[int]:
+    """List the processes that run *rank* now: one, or none."""
     assert frontend.serving is not None
-    found = commanded(f"{frontend.serving.handshake_address} --start-rank {rank} --ranks 1")
-    assert len(found) == 1
-    return found[0]
+    return commanded(f"{frontend.serving.handshake_address} --start-rank {rank} --ranks 1")
 
 
 async def pinned(frontend: Frontend, rank: int) -> httpx.Response:
@@ -71,6 +76,7 @@ async def test_a_stream_does_not_notice_that_another_rank_dies_and_comes_back(
         victim = process(frontend, 1)
         disturbed = await text_of(frontend, body, header, lambda: os.kill(victim, signal.SIGKILL))
         survivor = process(frontend, 0)
+        await wait_until(lambda: processes(frontend, 1) not in ([], [victim]))
         while await states(frontend) != "all 2 engines serve":
             pass
         answer = await pinned(frontend, 1)
