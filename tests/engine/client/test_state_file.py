@@ -24,6 +24,7 @@ ADDRESS = "tcp://10.0.0.1:29550"
 STATE = SavedState(
     handshake_address=ADDRESS,
     ports=[(20001, 20002), (20003, 20004)],
+    coordinator_ports=[20005, 20006, 20007],
     slot=1,
     first_id=2**32 - 1,
     engines={
@@ -45,6 +46,9 @@ def test_a_state_survives_the_way_through_a_file() -> None:
         ({"ports": [[20001, 20002]]}, "damaged"),
         ({"ports": [[20001, 20002], [20001, 20003]]}, "one port for two purposes"),
         ({"ports": [[20001, 20002], [0, 20003]]}, "damaged"),
+        ({"coordinator_ports": [20005, 20006, 20001]}, "one port for two purposes"),
+        ({"coordinator_ports": [20005, 20006]}, "no 2 ports"),
+        ({"coordinator_ports": [20005, 20006, 0]}, "damaged"),
         ({"slot": 2}, "no slot 2"),
         ({"slot": -1}, "damaged"),
         ({"first_id": 2**32}, "damaged"),

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -21,8 +22,10 @@ from vllmfront.engine import (
 from vllmfront.engine.coordinator import Coordinator, CoordinatorSubscription, NoWaves
 from vllmfront.engine.coordinator._coordinator import PAST_WAVE
 from vllmfront.engine.pause import PauseMode
+from vllmfront.engine.transport import host_of
+from vllmfront.engine.transport._ports import listen_lasting
 from vllmfront.errors import VllmFrontError
-from vllmfront.simulator import Simulator, SimulatorConfig, open_simulator
+from vllmfront.simulator import Simulator, SimulatorConfig, open_simulator, serve_simulator
 
 VERSIONS = pytest.mark.parametrize("version", ["0.32.0", "0.33.0"])
 CONFIG = EngineClientConfig(all_local=True, coordinated=True, engine_count=2, limits=LIMITS)
@@ -272,6 +275,50 @@ async def test_the_client_of_another_process_takes_the_coordinator_over(version:
                 # The old one goes on with what it has begun, and may have to begin it anew.
                 stream = await run(first, request(f"c{number}", number % 2))
                 assert stream.num_generated_tokens == 20
+
+
+@VERSIONS
+async def test_a_client_that_comes_later_coordinates_the_same_live_ranks(
+    version: str, tmp_path: Path
+) -> None:
+    with listen_lasting("127.0.0.1") as listener:
+        port = host_of(listener.address)[1]
+    config = attrs.evolve(
+        CONFIG, all_local=False, handshake_port=port, state_file=tmp_path / "engines.json"
+    )
+    with trio.fail_after(SECONDS):
+        async with trio.open_nursery() as nursery:
+            async with open_engine_client(config) as first:
+                nursery.start_soon(serve_simulator, ranks_for(first, version, step_time=0.002))
+                await first.wait_ready()
+                await run(first, request("a"))
+                async with first.submit(request("cut short", 1, 10_000)):
+                    await wait_running(first)
+            async with open_engine_client(config) as second:
+                await second.wait_ready()
+                for number in range(4):
+                    stream = await run(second, request(f"b{number}", number % 2))
+                    assert stream.num_generated_tokens == 20
+                    await wait_idle(second)
+                assert coordinator_of(second).snapshot().wave > 1
+            nursery.cancel_scope.cancel(reason="the test is over")
+
+
+async def test_a_state_of_engines_that_do_not_step_together_is_of_no_use(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with listen_lasting("127.0.0.1") as listener:
+        port = host_of(listener.address)[1]
+    config = attrs.evolve(
+        CONFIG, all_local=False, handshake_port=port, state_file=tmp_path / "engines.json"
+    )
+    async with open_engine_client(attrs.evolve(config, coordinated=False)):
+        pass
+    async with open_engine_client(config) as client:
+        assert client.succession is not None
+        assert client.succession.entrance.coordinator_addresses() is not None
+
+    assert "engines that do not step together, which those of this model do" in caplog.text
 
 
 # Frontends that follow it

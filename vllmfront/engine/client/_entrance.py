@@ -171,6 +171,7 @@ def open_lasting_entrance(
     advertised_host: str,
     ports: Sequence[tuple[int, int]] = (),
     clients: int = 1,
+    coordinator_ports: Sequence[int] | None = None,
 ) -> Iterator[Entrance]:
     """Listen for engines for the block, over TCP, where a later process can listen again.
 
@@ -181,21 +182,29 @@ def open_lasting_entrance(
         ports: Of each slot, for inputs and outputs, where engines were told them before; empty
             chooses.
         clients: How many there are, each of which gets slots.
+        coordinator_ports: Where engines that step together met before, in the order of
+            ``CoordinatorListeners.all``; zeros choose, None is for engines that do not.
 
     Raises:
         ConfigurationError: An address cannot be bound.
     """
     with contextlib.ExitStack() as stack:
+
+        def listener(port: int) -> SharedListener:
+            made = listen_tcp(bind_host, port) if port else listen_lasting(bind_host)
+            return stack.enter_context(made)
+
         handshake = stack.enter_context(listen_tcp(bind_host, handshake_port))
-        listeners = [
-            stack.enter_context(listen_tcp(bind_host, port) if port else listen_lasting(bind_host))
-            for pair in ports or [(0, 0)] * (SLOTS * clients)
-            for port in pair
-        ]
+        pairs = ports or [(0, 0)] * (SLOTS * clients)
+        listeners = [listener(port) for pair in pairs for port in pair]
+        coordinator = None
+        if coordinator_ports is not None:
+            coordinator = CoordinatorListeners(*map(listener, coordinator_ports))
         yield Entrance(
             handshake=handshake,
             slots=[Slot(*pair) for pair in zip(listeners[::2], listeners[1::2], strict=True)],
             advertised_host=advertised_host,
+            coordinator=coordinator,
         )
 
 

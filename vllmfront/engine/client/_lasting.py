@@ -1,7 +1,7 @@
 """Opening the entrance where an earlier frontend had it, with what that one has left."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import attrs
@@ -10,6 +10,7 @@ from vllmfront.engine.client._config import EngineClientConfig
 from vllmfront.engine.client._entrance import SLOTS, Entrance, open_lasting_entrance
 from vllmfront.engine.client._saved import SavedState
 from vllmfront.engine.client._state_file import StateFile
+from vllmfront.engine.coordinator import COORDINATOR_LISTENERS
 from vllmfront.engine.transport import tcp_address
 from vllmfront.errors import ConfigurationError
 
@@ -44,6 +45,14 @@ def open_lasting(
             len(saved.ports) // SLOTS,
         )
         saved = None
+    if saved is not None and bool(saved.coordinator_ports) != config.coordinated:
+        _LOGGER.warning(
+            "%s is about engines that %sstep together, which those of this model do%s: those that "
+            "run have to be restarted",
+            file.path,
+            *(("", " not") if saved.coordinator_ports else ("do not ", "")),
+        )
+        saved = None
     with ExitStack() as stack:
         if saved is not None:
             try:
@@ -68,4 +77,13 @@ def _open(
         config.handshake_port,
         advertised_host=advertised_host,
         ports=() if saved is None else saved.ports,
+        coordinator_ports=_coordinator_ports(config, saved),
     )
+
+
+def _coordinator_ports(
+    config: EngineClientConfig, saved: SavedState | None
+) -> Sequence[int] | None:
+    if not config.coordinated:
+        return None
+    return (0,) * COORDINATOR_LISTENERS if saved is None else saved.coordinator_ports

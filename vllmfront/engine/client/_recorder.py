@@ -1,7 +1,7 @@
 """Keeps the file for the next frontend true to how the engines stand."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from vllmfront.engine.client._entrance import Entrance
 from vllmfront.engine.client._membership import Membership
@@ -85,7 +85,12 @@ class Recorder:
                 (host_of(slot.inputs.address)[1], host_of(slot.outputs.address)[1])
                 for slot in self._entrance.slots
             ],
+            coordinator_ports=self._coordinator_ports(),
             slot=self._slot,
             first_id=self._first_id,
             engines=engines,
         )
+
+    def _coordinator_ports(self) -> Sequence[int]:
+        coordinator = self._entrance.coordinator
+        return [] if coordinator is None else [host_of(each.address)[1] for each in coordinator.all]

@@ -11,6 +11,7 @@ import attrs
 import msgspec
 
 from vllmfront.engine.client._entrance import SLOTS
+from vllmfront.engine.coordinator import COORDINATOR_LISTENERS
 from vllmfront.engine.wire import Registration, decode_registration, encode_registration
 from vllmfront.errors import ProtocolError, VllmFrontError
 
@@ -45,6 +46,10 @@ class SavedState:
     slot: int
     """The one that was in use."""
 
+    coordinator_ports: Sequence[int] = ()
+    """Of the coordinator of engines that step together, in the order of its listeners; empty
+    where they do not."""
+
     first_id: int
     """Where the count of request ids began."""
 
@@ -65,6 +70,7 @@ class _Form(msgspec.Struct, forbid_unknown_fields=True):
     version: int
     handshake_address: str
     ports: Annotated[list[_Pair], msgspec.Meta(min_length=SLOTS)]
+    coordinator_ports: Annotated[list[_Port], msgspec.Meta(max_length=COORDINATOR_LISTENERS)]
     slot: Annotated[int, msgspec.Meta(ge=0)]
     first_id: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
     engines: dict[Annotated[int, msgspec.Meta(ge=0, lt=2**16)], _EngineForm]
@@ -80,6 +86,7 @@ def encode_state(state: SavedState) -> bytes:
         version=VERSION,
         handshake_address=state.handshake_address,
         ports=list(state.ports),
+        coordinator_ports=list(state.coordinator_ports),
         slot=state.slot,
         first_id=state.first_id,
         engines={
@@ -109,14 +116,17 @@ def decode_state(data: bytes, handshake_address: str) -> SavedState:
         form = msgspec.json.decode(data, type=_Form)
         if form.handshake_address != handshake_address:
             raise UnusableState(f"it is about engines at {form.handshake_address}")
-        ports = [port for pair in form.ports for port in pair]
+        ports = [port for pair in form.ports for port in pair] + form.coordinator_ports
         if len(set(ports)) < len(ports):
             raise UnusableState(f"it names one port for two purposes: {ports}")
+        if len(form.coordinator_ports) not in {0, COORDINATOR_LISTENERS}:
+            raise UnusableState(f"a coordinator has no {len(form.coordinator_ports)} ports")
         if form.slot >= len(form.ports):
             raise UnusableState(f"it has no slot {form.slot}")
         return SavedState(
             handshake_address=form.handshake_address,
             ports=form.ports,
+            coordinator_ports=form.coordinator_ports,
             slot=form.slot,
             first_id=form.first_id,
             engines={
