@@ -54,6 +54,9 @@ class RankCell(enum.IntEnum):
     KNOWN = 4
     """Requests of all processes that were there when the engine said so."""
 
+    SIGNS = 5
+    """How often it gave the process a sign of life."""
+
 
 class Page:
     """One process's part of a board, as the process writes it or as others read it."""

@@ -70,9 +70,15 @@ class Stream:
     error: Exception | None = None
     begun: trio.Event = attrs.field(factory=trio.Event)
 
-    async def read(self, frontend: Frontend, tokens: int) -> None:
+    async def read(self, frontend: Frontend, tokens: int, model: str = "tiny") -> None:
         """Read it to its end, on a connection of its own."""
-        body = {"prompt": "hi", "max_tokens": tokens, "stream": True, "temperature": 0}
+        body = {
+            "model": model,
+            "prompt": "hi",
+            "max_tokens": tokens,
+            "stream": True,
+            "temperature": 0,
+        }
         try:
             async with (
                 client_of(frontend) as client,

@@ -1,7 +1,7 @@
 """LoRA adapters: loaded on all engines under one name, again on each that joins, and unloaded."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import trio
@@ -39,6 +39,10 @@ class Adapters:
         self._leftovers: list[int] = []
         """Ids that a load has failed under: some engine may hold them."""
 
+        self.on_idle: Callable[[int], None] | None = None
+        """Called with the id of an adapter that nobody uses here any more, in place of having the
+        engines forget it: where another process does that."""
+
         self._fatal: StartupFailed | None = None
         self._wake = trio.Event()
         table.on_idle(self._notice)
@@ -65,6 +69,24 @@ class Adapters:
         self.adopt(adapters)
         self._table.last_id = max(self._table.last_id, last_id)
         self._setup.note_loaded(self._table.held)
+
+    def mirror(self, adapters: Iterable[LoraRequest]) -> None:
+        """Serve just *adapters*, which a client of another process has loaded."""
+        wanted = {lora.name: lora for lora in adapters}
+        for lora in self._table.served:
+            if lora.name not in wanted:
+                self._table.withdraw(lora.name)
+        for name, lora in wanted.items():
+            if self._table.find(name) != lora:
+                self._table.serve(lora)
+
+    def lend(self, lora: LoraRequest) -> None:
+        """Hold *lora* for requests of another process, until ``take_back``."""
+        self._table.begin(lora)
+
+    def take_back(self, lora: LoraRequest) -> None:
+        """Hold *lora* no longer for another process; ``lend`` was called before."""
+        self._table.end(lora)
 
     def adopt(self, adapters: Iterable[LoraRequest]) -> None:
         """Serve *adapters* without asking the engines, which load them as they join.
@@ -193,6 +215,9 @@ class Adapters:
                 for job in jobs:
                     nursery.start_soon(job.run)
                 for number in self._table.take_idle():
+                    if self.on_idle is not None:
+                        self.on_idle(number)
+                        continue
                     nursery.start_soon(self._setup.remove, number, self._setup.holders(number))
                 leftovers, self._leftovers = self._leftovers, []
                 for number in leftovers:

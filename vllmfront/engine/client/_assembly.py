@@ -48,7 +48,7 @@ from vllmfront.engine.handshake import (
 )
 from vllmfront.engine.metrics import EngineMetrics
 from vllmfront.engine.pause import HoldGate
-from vllmfront.engine.routing import make_routing
+from vllmfront.engine.routing import RankLoad, make_routing
 from vllmfront.engine.transport import Message
 from vllmfront.errors import StartupFailed
 
@@ -79,7 +79,7 @@ def assemble(
         metrics,
         sockets.inputs,
         watches_loading=config.watch_loading,
-        sharers=config.sharers,
+        loads=config.loads or (lambda _: RankLoad(config.sharers)),
     )
     calls = UtilityCalls(membership, client_index=sockets.slot)
     adapters = Adapters(membership, calls, load_seconds=config.adapter_seconds)
@@ -106,7 +106,11 @@ def assemble(
         gate, calls, membership, books, dispatch, lease_action=config.pause_lease_action
     )
     stalls = StallWatch(
-        membership, calls, stall_after=config.stall_timeout, lose_after=config.stall_restart
+        membership,
+        calls,
+        stall_after=config.stall_timeout,
+        lose_after=config.stall_restart,
+        held=lambda: gate.closed,
     )
     connections = OutputConnections(
         sockets.output_monitor, membership, others=frozenset(config.others)
@@ -117,6 +121,7 @@ def assemble(
         calls=calls,
         membership=membership,
         connections=connections,
+        reports=len(config.ranks) > 1 or config.loads is not None,
     )
     attachment = _attachment(sockets, roster, membership, calls)
     recorder = _recorder(sockets, ids, membership, attachment)

@@ -1,6 +1,6 @@
 """How a client finds its engines."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -9,7 +9,7 @@ from attrs import validators
 from vllmfront.engine._request import LoraRequest
 from vllmfront.engine.guard import GuardLimits
 from vllmfront.engine.pause import LeaseAction
-from vllmfront.engine.routing import RoutingPolicy
+from vllmfront.engine.routing import RankLoad, RoutingPolicy
 
 
 @attrs.frozen(kw_only=True)
@@ -80,6 +80,9 @@ class EngineClientConfig:
     follows: bool = False
     """With those descriptors: a client of another process of this server does the handshake, and
     tells all about the engines: see ``EngineClient.follow``."""
+
+    loads: Callable[[int], RankLoad] | None = None
+    """Makes the load of each rank, where other processes of this server know of it as well."""
 
     workers: int = attrs.field(default=0, validator=validators.ge(0))
     """How many other processes of this server have clients that follow ours."""

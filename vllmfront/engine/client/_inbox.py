@@ -42,7 +42,19 @@ class OutputInbox:
         calls: UtilityCalls,
         membership: Membership,
         connections: OutputConnections,
+        reports: bool,
     ) -> None:
+        """Read what *receiver* gets.
+
+        Args:
+            receiver: The output socket.
+            metrics: Where faults are counted.
+            calls: Utility calls that wait for their answers.
+            membership: The engines.
+            connections: Tells whose a connection is.
+            reports: Whether anybody wants to know how busy engines say they are.
+        """
+        self._reports = reports
         self._receiver = receiver
         self._metrics = metrics
         self._calls = calls
@@ -161,7 +173,7 @@ class OutputInbox:
         if not engine.state.connected:
             return
         engine.metrics.scheduler.record(stats)
-        if self._lone is None:
+        if self._reports:
             running, waiting = stats.get("num_running_reqs"), stats.get("num_waiting_reqs")
             if type(running) is int and type(waiting) is int:
                 engine.load.report(running, waiting)

@@ -18,6 +18,7 @@ from vllmfront.engine.client._state import (
     client_state,
 )
 from vllmfront.engine.metrics import EngineMetrics
+from vllmfront.engine.routing import RankLoad
 from vllmfront.engine.transport import MessageRouter, PeerGone
 from vllmfront.engine.wire import Registration, encode_abort
 from vllmfront.errors import EngineDied, EngineUnavailable, StartupFailed, VllmFrontError
@@ -55,9 +56,9 @@ class Membership:
         inputs: MessageRouter,
         *,
         watches_loading: bool,
-        sharers: int = 1,
+        loads: Callable[[int], RankLoad] = lambda _: RankLoad(),
     ) -> None:
-        self.ranks = {rank: EngineRank(rank, sharers=sharers) for rank in ranks}
+        self.ranks = {rank: EngineRank(rank, loads(rank)) for rank in ranks}
         self.state = StateLevel()
         self.info = EngineInfo.of({})
         self.ready: list[EngineRank] = []

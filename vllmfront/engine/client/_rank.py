@@ -19,7 +19,7 @@ FIRST_WEIGHTS = "default"
 class EngineRank:
     """The present state of one data-parallel rank, over all processes that ever served it."""
 
-    def __init__(self, rank: int, *, sharers: int = 1) -> None:
+    def __init__(self, rank: int, load: RankLoad | None = None) -> None:
         self.rank = rank
         self.identity = identity_of(rank)
         self.state = RankState.LOADING
@@ -43,7 +43,7 @@ class EngineRank:
 
         # Replaced when it joins: only then the longest context is known, and with it the buckets.
         self.metrics: RankMetrics = QuietRankMetrics(max_model_len=1)
-        self.load = RankLoad(sharers)
+        self.load = RankLoad() if load is None else load
         self.incarnation = 0
         """Counts the processes that said HELLO, so that news of an old one can be told."""
 

@@ -6,7 +6,7 @@ lost for that, so that whoever manages its process replaces it.
 """
 
 import enum
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import attrs
 import trio
@@ -70,8 +70,13 @@ class StallWatch:
         *,
         stall_after: float,
         lose_after: float | None,
+        held: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Judge silence of *stall_after* and of *lose_after* seconds; None loses none for it."""
+        """Judge silence of *stall_after* and of *lose_after* seconds; None loses none for it.
+
+        *held* tells whether somebody, in whatever process, has told engines to stand still.
+        """
+        self._held = held
         self._membership = membership
         self._calls = calls
         self._stall_after = stall_after
@@ -108,16 +113,17 @@ class StallWatch:
 
     def _look_at(self, engine: EngineRank, now: float) -> None:
         stalled = engine.state is RankState.STALLED
-        if engine in self._paused or not (engine.load.in_flight or stalled):
+        signs = engine.load.share_signs(engine.signs_of_life)
+        if self._held() or engine in self._paused or not (engine.load.in_flight or stalled):
             self._marks.pop(engine, None)
             return
         mark = self._marks.get(engine)
         if (
             mark is None
             or mark.incarnation != engine.incarnation
-            or mark.signs_of_life != engine.signs_of_life
+            or mark.signs_of_life != signs
         ):
-            self._marks[engine] = _Mark(engine.incarnation, engine.signs_of_life, now)
+            self._marks[engine] = _Mark(engine.incarnation, signs, now)
             return
         silent = now - mark.since
         verdict = judge(

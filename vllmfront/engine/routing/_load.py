@@ -52,6 +52,10 @@ class RankLoad:
         self.in_flight -= 1
         self._balance -= 1
 
+    def share_signs(self, own: int) -> int:
+        """Return how many signs of life of the rank all clients know of; we know of *own*."""
+        return own
+
     def score(self) -> int:
         """Return how busy the rank is; lower is better.
 

@@ -1,7 +1,7 @@
 """A worker's signs of life: on the board ten times a second; its counts to main now and then."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import attrs
 import trio
@@ -27,12 +27,21 @@ class Beat:
     refresh: Callable[[], object]
     """Puts on the board what is only looked at when somebody asks."""
 
+    beside: Callable[[], Awaitable[None]]
+    """Runs as long as this does."""
+
     async def run(
         self, stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         """Be the body of a child."""
         self._beat()
-        task_status.started()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.beside)
+            task_status.started()
+            await self._serve(stop)
+            nursery.cancel_scope.cancel(reason="stopped")
+
+    async def _serve(self, stop: trio.Event) -> None:
         looks = 0
         while True:
             with trio.move_on_after(INTERVAL):

@@ -27,7 +27,8 @@ from vllmfront.lifecycles._facts import Facts
 from vllmfront.lifecycles.workers._acceptor import Acceptor
 from vllmfront.lifecycles.workers._forwarding import Answering
 from vllmfront.lifecycles.workers._growth import Growth
-from vllmfront.lifecycles.workers._host import WorkerHost
+from vllmfront.lifecycles.workers._host import MAIN_PAGE, WorkerHost
+from vllmfront.lifecycles.workers._loads import BoardLoads
 from vllmfront.lifecycles.workers._process import WorkerProcess
 from vllmfront.lifecycles.workers._processors import usable_processors
 from vllmfront.lifecycles.workers._scaling import Scaling, most_workers
@@ -67,7 +68,9 @@ def share_engines(engines: EngineClientConfig, config: ServeConfig) -> EngineCli
     if not count:
         return engines
     # Engines that outlive this program would know addresses of workers that nobody keeps.
-    return attrs.evolve(engines, workers=count, state_file=None)
+    board = Board.create(pages=count + 1, ranks=engines.engine_count)
+    loads = BoardLoads(board, board.pages[MAIN_PAGE], engines.start_rank)
+    return attrs.evolve(engines, workers=count, state_file=None, loads=loads)
 
 
 @asynccontextmanager
@@ -82,7 +85,8 @@ async def open_worker_host(
     if client.worker_slots is None:
         yield None
         return
-    with Board.create(pages=engines.workers + 1, ranks=engines.engine_count) as board:
+    assert isinstance(engines.loads, BoardLoads)
+    with engines.loads.board as board:
         host = WorkerHost(config, engines, client, board, shutdown, first_id=secrets.randbits(32))
         with reloads.offering("workers", host.reload):
             yield host

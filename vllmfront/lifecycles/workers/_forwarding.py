@@ -43,18 +43,9 @@ class Forwarding:
 
     async def _forward(self, request: HttpRequest, response: ResponseWriter) -> None:
         """Let main answer; the client's leaving cancels what is done there."""
-        call = Forwarded(
-            method=request.method,
-            path=request.path,
-            raw_path=request.raw_path,
-            query=request.query,
-            headers=[pair for pair in request.headers if pair[0] not in _NOT_PASSED_ON],
-            body=request.body,
-            client=request.client,
-        )
         try:
             # Some of what is asked for takes as long as the longest request.
-            answer = await self._line.call(call, Answered, seconds=None)
+            answer = await self._line.call(forwarded(request), Answered, seconds=None)
         except CallFailed as error:
             _LOGGER.error("Main could not answer %s %s: %s", request.method, request.path, error)  # noqa: TRY400 - it has logged the bug
             response.respond(_FAILED, b"", content_type=b"")
@@ -65,6 +56,19 @@ class Forwarding:
         content_type = next((v for n, v in answer.headers if n == b"content-type"), b"")
         headers = tuple(pair for pair in answer.headers if pair[0] not in _NOT_PASSED_BACK)
         response.respond(answer.status, answer.body, content_type=content_type, headers=headers)
+
+
+def forwarded(request: HttpRequest) -> Forwarded:
+    """Bring *request* into the form in which it is passed on."""
+    return Forwarded(
+        method=request.method,
+        path=request.path,
+        raw_path=request.raw_path,
+        query=request.query,
+        headers=[pair for pair in request.headers if pair[0] not in _NOT_PASSED_ON],
+        body=request.body,
+        client=request.client,
+    )
 
 
 class Answering:
@@ -110,6 +114,11 @@ class Recorder:
     def started(self) -> bool:
         return self.status != 0
 
+    @property
+    def content_type(self) -> bytes:
+        """What the body is; empty where it was not said."""
+        return next((value for name, value in self.headers if name == b"content-type"), b"")
+
     def add_headers(self, headers: Headers) -> None:
         self.headers.extend(headers)
 
@@ -138,6 +147,10 @@ class Recorder:
 
     def write(self, data: bytes) -> None:
         self.body += data
+
+    def offer(self, head: bytes, middle: bytes, tail: bytes) -> bool:
+        self.body += head + middle + tail
+        return True
 
     def finish(self, last: bytes = b"") -> None:
         self.body += last

@@ -14,8 +14,9 @@ from vllmfront.engine import EngineClient, EngineClientConfig
 from vllmfront.interprocess import Board, Cell, Lines
 from vllmfront.lifecycles._config import ServeConfig
 from vllmfront.lifecycles.workers._counts import ServiceCounts
-from vllmfront.lifecycles.workers._messages import Engines, Reload, Welcome
+from vllmfront.lifecycles.workers._messages import Reload, Welcome
 from vllmfront.lifecycles.workers._spread import Candidate
+from vllmfront.lifecycles.workers._state import Loans, take_state
 from vllmfront.supervisor import Shutdown
 
 _GOLDEN_STEP = 0x9E37_79B9
@@ -67,7 +68,9 @@ class WorkerHost:
         self._engines = engines
         self._next_id = first_id
         self._changed = trio.Event()
-        client.on_change(self._tell_engines)
+        self.loans = Loans(client)
+        client.on_change(self.tell_state)
+        client.gate.on_change(self.tell_state)
 
     def __repr__(self) -> str:
         return f"<WorkerHost {len(self.pids)} of {self.count} run>"
@@ -132,6 +135,7 @@ class WorkerHost:
             output_fd=outputs,
             client_index=slots.index(number - 1),
             follows=True,
+            loads=None,
             workers=0,
             adapters=(),
             state_file=None,
@@ -146,7 +150,6 @@ class WorkerHost:
             settings=pickle.dumps((self.config, engines)),
             connections=connections,
             board=self.board.descriptor,
-            view=self.client.view(),
         )
 
     def reload(self) -> str:
@@ -154,9 +157,13 @@ class WorkerHost:
         self.lines.tell_all(Reload())
         return f"told {len(self.lines.up)} workers, whose own lines say what they did"
 
-    def _tell_engines(self) -> None:
-        if self.lines.up:
-            self.lines.tell_all(Engines(self.client.view()))
+    def tell_state(self) -> None:
+        """Tell all workers how things are."""
+        if not self.lines.up:
+            return
+        for number in self.lines.up:
+            self.loans.lend(number)
+        self.lines.tell_all(take_state(self.client))
 
     def _notify(self) -> None:
         changed, self._changed = self._changed, trio.Event()

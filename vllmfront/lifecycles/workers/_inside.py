@@ -21,6 +21,7 @@ from vllmfront.lifecycles.workers._counts import pack_loads
 from vllmfront.lifecycles.workers._forwarding import Forwarding
 from vllmfront.lifecycles.workers._messages import (
     Accepting,
+    AdapterIdle,
     Counts,
     EngineSilent,
     Inside,
@@ -28,6 +29,7 @@ from vllmfront.lifecycles.workers._messages import (
     Serving,
 )
 from vllmfront.lifecycles.workers._orders import Orders
+from vllmfront.lifecycles.workers._state import Mirror
 from vllmfront.supervisor import (
     ChildSpec,
     Restart,
@@ -67,9 +69,13 @@ class Worker:
     orders: Orders
     shutdown: Shutdown
     on_loaded: Callable[[], None]
+    mirror: Mirror = attrs.field(init=False)
     slot: DrainingSlot = attrs.field(factory=DrainingSlot)
     http: HttpMetrics = attrs.field(factory=HttpMetrics)
     server: HttpServer | None = None
+
+    def __attrs_post_init__(self) -> None:
+        self.mirror = Mirror(self.client)
 
     @property
     def page(self) -> Page:
@@ -103,6 +109,10 @@ class Worker:
         if isinstance(error, EngineStalled):
             incarnation = next(one.incarnation for one in self.orders.ranks if one.rank == rank)
             self.line.tell(EngineSilent(rank, incarnation, str(error)))
+
+    def note_idle(self, lora_id: int) -> None:
+        """Tell main that it may let engines forget an adapter, as far as we go."""
+        self.line.tell(AdapterIdle(lora_id))
 
     def counts(self) -> Counts:
         """Return all that this worker has counted."""
@@ -164,10 +174,17 @@ class Worker:
         def refresh() -> None:
             self.http.inference.gate()  # which says on the board what it counts
 
-        beat = Beat(page=self.page, line=self.line, counts=self.counts, refresh=refresh)
+        beat = Beat(
+            page=self.page,
+            line=self.line,
+            counts=self.counts,
+            refresh=refresh,
+            beside=self.mirror.serve,
+        )
         return ChildSpec(name="beat", run=beat.run)
 
     def _around_routes(self, routes: Handler) -> Handler:
+        self.orders.answering.handler = routes
         return Forwarding(routes, self.line)
 
     def _attach_server(self, server: HttpServer) -> None:

@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 from vllmfront.api.metrics import PackedFamily
-from vllmfront.engine import EngineView
+from vllmfront.engine import EngineView, LoraRequest
 
 
 class Welcome(Struct, kw_only=True):
@@ -25,7 +25,6 @@ class Welcome(Struct, kw_only=True):
     """Where accepted connections are taken out."""
 
     board: int
-    view: EngineView
 
 
 class Accepting(Struct):
@@ -76,10 +75,32 @@ class Reload(Struct):
     """Main: read anew what can change while the program runs."""
 
 
-class Engines(Struct):
-    """Main: how the engines stand."""
+class HoldNews(Struct, kw_only=True):
+    """What holds generation back: see ``Hold``."""
+
+    kind: str
+    mode: str
+    wall: float
+    owner: str | None
+    clear_cache: bool
+    level: int
+    asleep: list[str]
+
+
+class State(Struct, kw_only=True):
+    """Main: how engines, holds and adapters are."""
 
     view: EngineView
+    holds: list[HoldNews]
+    adapters: list[LoraRequest]
+    standing: bool
+    """Whether all engines stand still in a pause."""
+
+
+class AdapterIdle(Struct):
+    """Worker: I know that this adapter is gone, and use it no more."""
+
+    lora_id: int
 
 
 class AskCounts(Struct):
@@ -130,7 +151,7 @@ class Inside(Struct, kw_only=True):
 
 
 class Forwarded(Struct, kw_only=True):
-    """Worker: a request that only you can answer for all of us."""
+    """Worker: a request that only you can answer for all of us. Main: your part in one."""
 
     method: str
     path: str
@@ -142,7 +163,7 @@ class Forwarded(Struct, kw_only=True):
 
 
 class Answered(Struct):
-    """Main: the answer to it."""
+    """The answer to it."""
 
     status: int
     headers: list[tuple[bytes, bytes]]

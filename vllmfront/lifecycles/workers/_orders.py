@@ -6,20 +6,23 @@ from collections.abc import Callable, Sequence
 import attrs
 import trio
 
-from vllmfront.engine import EngineClient, EngineView, RankView
+from vllmfront.engine import RankView
 from vllmfront.errors import EngineUnavailable, Reason
 from vllmfront.interprocess import Handlers
+from vllmfront.lifecycles.workers._forwarding import Answering
 from vllmfront.lifecycles.workers._messages import (
     AskCounts,
     AskInside,
     Counts,
-    Engines,
+    Forwarded,
     Hurry,
     Inside,
     Reload,
+    State,
     Stop,
     Welcome,
 )
+from vllmfront.lifecycles.workers._state import Mirror
 from vllmfront.supervisor import Reloads, Shutdown
 
 _LOGGER = logging.getLogger(__name__)
@@ -38,19 +41,23 @@ class Orders:
     shutdown: Shutdown | None = None
     counts: Callable[[], Counts] | None = None
     inside: Callable[[], Inside] | None = None
-    _view: EngineView | None = None
-    _client: EngineClient | None = None
+    answering: Answering = attrs.field(factory=Answering)
+    """Answers this worker's part in what is asked of all."""
+
+    _state: State | None = None
+    _mirror: Mirror | None = None
 
     @property
     def ranks(self) -> Sequence[RankView]:
         """How the engines stand at main."""
-        return () if self._view is None else self._view.ranks
+        return () if self._state is None else self._state.view.ranks
 
     def handlers(self) -> Handlers:
         """Return what is done with what main says."""
         handlers = Handlers()
         handlers.hear(Welcome, self._take_welcome)
-        handlers.hear(Engines, self._take_engines)
+        handlers.hear(State, self._take_state)
+        handlers.answer(Forwarded, self.answering.answer)
         handlers.hear(Stop, self._take_stop)
         handlers.hear(Hurry, self._take_hurry)
         handlers.hear(Reload, self._take_reload)
@@ -64,11 +71,11 @@ class Orders:
         assert self.welcome is not None
         return self.welcome
 
-    def attach(self, client: EngineClient) -> None:
-        """Tell *client* how the engines stand, now and from now on."""
-        self._client = client
-        if self._view is not None:
-            client.follow(self._view)
+    def attach(self, mirror: Mirror) -> None:
+        """Let *mirror* take note of how things are at main, now and from now on."""
+        self._mirror = mirror
+        if self._state is not None:
+            mirror.take(self._state)
 
     def leave(self, reason: str) -> None:
         """End this worker softly: running work goes on for as long as the server grants it."""
@@ -78,13 +85,12 @@ class Orders:
 
     def _take_welcome(self, welcome: Welcome) -> None:
         self.welcome = welcome
-        self._view = welcome.view
         self.welcomed.set()
 
-    def _take_engines(self, news: Engines) -> None:
-        self._view = news.view
-        if self._client is not None:
-            self._client.follow(news.view)
+    def _take_state(self, state: State) -> None:
+        self._state = state
+        if self._mirror is not None:
+            self._mirror.take(state)
 
     def _take_stop(self, order: Stop) -> None:
         if order.seconds is not None and self.shutdown is not None:

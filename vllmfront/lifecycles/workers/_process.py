@@ -18,6 +18,7 @@ from vllmfront.lifecycles.workers._forwarding import Answering
 from vllmfront.lifecycles.workers._host import WorkerHost
 from vllmfront.lifecycles.workers._messages import (
     Accepting,
+    AdapterIdle,
     Counts,
     EngineSilent,
     Failed,
@@ -151,6 +152,7 @@ class _Life:
         handlers.hear(Failed, self._note_failure)
         handlers.hear(EngineSilent, self._note_silence)
         handlers.hear(Counts, self._note_counts)
+        handlers.hear(AdapterIdle, self._note_idle)
         handlers.answer(Forwarded, answering.answer)
         return handlers
 
@@ -168,6 +170,7 @@ class _Life:
                 nursery.start_soon(line.serve)
                 nursery.start_soon(self._pass_on_shutdown, line)
                 with host.lines.including(self.number, line):
+                    host.tell_state()
                     await wait_any(process.wait, self.stop.wait)
                     if process.returncode is None:
                         if not host.shutdown.requested.is_set():
@@ -179,6 +182,7 @@ class _Life:
         finally:
             host.stop_taking(self.number)
             host.serving.discard(self.number)
+            host.loans.end(self.number)
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             with trio.move_on_after(_KILL_BUDGET, shield=True):
@@ -211,6 +215,9 @@ class _Life:
 
     def _note_counts(self, counts: Counts) -> None:
         self.host.counts.record(self.number, counts)
+
+    def _note_idle(self, idle: AdapterIdle) -> None:
+        self.host.loans.take_back(self.number, idle.lora_id)
 
     def _note_silence(self, silent: EngineSilent) -> None:
         """Let whoever runs an engine that does not answer its requests start it anew."""

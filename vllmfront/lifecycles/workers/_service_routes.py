@@ -15,9 +15,10 @@ from vllmfront.engine import ClientSnapshot
 from vllmfront.interprocess import Cell, RankCell
 from vllmfront.lifecycles._facts import Facts
 from vllmfront.lifecycles.workers._counts import Newest
+from vllmfront.lifecycles.workers._forwarding import Recorder, forwarded
 from vllmfront.lifecycles.workers._host import MAIN_PAGE, WorkerHost
 from vllmfront.lifecycles.workers._memory import resident_bytes
-from vllmfront.lifecycles.workers._messages import AskInside, Inside
+from vllmfront.lifecycles.workers._messages import Answered, AskInside, Inside
 
 _PATIENCE = 1.0
 """Seconds that an answer waits for a worker that is busy."""
@@ -43,7 +44,33 @@ class ServiceRoutes:
                 return self._supervisor(response)
             if request.path == "/load":
                 return self._load(response)
+        if request.method == "POST":
+            if request.path == "/abort_requests":
+                return self._abort(request, response)
+            return self._change(request, response)
         return self.own(request, response)
+
+    async def _change(self, request: HttpRequest, response: ResponseWriter) -> None:
+        """Let main do what is asked for, and tell all workers how things are then."""
+        try:
+            await self.own(request, response)
+        finally:
+            self.host.tell_state()
+
+    async def _abort(self, request: HttpRequest, response: ResponseWriter) -> None:
+        """Let each process abort what it has in flight; answer with the sum."""
+        recorder = Recorder()
+        await self.own(request, recorder)
+        body = bytes(recorder.body)
+        if recorder.status == _OK:
+            fields = msgspec.json.decode(body, type=dict[str, Any])
+            said = await self.host.lines.call_all(forwarded(request), Answered, seconds=_PATIENCE)
+            for one in said.values():
+                if isinstance(one, Answered) and one.status == _OK:
+                    part = msgspec.json.decode(one.body, type=dict[str, Any])
+                    fields["aborted"] += part["aborted"]
+            body = _encode(fields)
+        response.respond(recorder.status, body, content_type=recorder.content_type)
 
     async def _metrics(self, request: HttpRequest, response: ResponseWriter) -> None:
         accept = (request.header(b"accept") or b"").decode("latin-1")

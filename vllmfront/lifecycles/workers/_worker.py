@@ -18,6 +18,7 @@ import socket
 from collections.abc import AsyncGenerator, Callable, MutableMapping
 from contextlib import asynccontextmanager
 
+import attrs
 import trio
 
 import vllmfront
@@ -31,6 +32,7 @@ from vllmfront.lifecycles._last_resort import serve_last_resort
 from vllmfront.lifecycles._one_error import one_error
 from vllmfront.lifecycles.workers._inside import Worker
 from vllmfront.lifecycles.workers._lifeline import watch_lifeline
+from vllmfront.lifecycles.workers._loads import BoardLoads
 from vllmfront.lifecycles.workers._messages import Failed, Leaving, Welcome
 from vllmfront.lifecycles.workers._orders import Orders
 from vllmfront.lifecycles.workers._process import LIFELINE, LINE
@@ -118,6 +120,8 @@ async def _serve(
     shutdown = Shutdown(budget=config.server.shutdown_timeout, margin=2 * FLUSH_BUDGET)
     orders.shutdown = shutdown
     board = Board(welcome.board, pages=welcome.workers + 1, ranks=engines.engine_count)
+    page = board.pages[welcome.number]
+    engines = attrs.evolve(engines, loads=BoardLoads(board, page, engines.start_rank))
     with board, orders.reloads.offering("log level", reload_log_level):
         async with (
             _signals(line, orders, shutdown),
@@ -135,8 +139,9 @@ async def _serve(
                 shutdown=shutdown,
                 on_loaded=on_loaded,
             )
-            orders.attach(client)
+            orders.attach(worker.mirror)
             client.on_loss(worker.note_loss)
+            client.adapters.on_idle = worker.note_idle
             with worker.listening(welcome.connections) as listener:
                 await worker.plan_tree(listener).run(orders.stop)
     _LOGGER.info("worker %d stopped", welcome.number)
