@@ -83,11 +83,15 @@ ENDS = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, 2])
-async def test_engines_outlive_twenty_frontends(tmp_path: Path, ranks: int) -> None:
-    lives = open_lives(tmp_path, "--data-parallel-size", str(ranks))
+@pytest.mark.parametrize(("ranks", "lockstep"), [(1, False), (2, False), (2, True)])
+async def test_engines_outlive_twenty_frontends(tmp_path: Path, ranks: int, lockstep: bool) -> None:
+    experts = ("--hf-overrides", '{"num_experts": 8}') if lockstep else ()
+    lives = open_lives(tmp_path, "--data-parallel-size", str(ranks), *experts)
     with trio.fail_after(240):
-        async with lives.next() as first, engines(lives, ranks=ranks) as simulator:
+        async with (
+            lives.next() as first,
+            engines(lives, ranks=ranks, lockstep=lockstep) as simulator,
+        ):
             await first.wait_ready()
             text = await first.text(40)
             processes = list(simulator.engines)
