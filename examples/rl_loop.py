@@ -8,7 +8,8 @@ Start a server whose developer routes are open, then the loop:
     python examples/rl_loop.py --server http://127.0.0.1:8000
 
 With a real engine, ``--init`` and ``--update`` say how its weight-transfer backend gets weights:
-JSON for ``/init_weight_transfer_engine`` and ``/update_weights``, the latter once an iteration.
+JSON for ``/init_weight_transfer_engine`` and ``/update_weights``. STEP in the latter becomes
+the number of the iteration, as in ``{"path": "/weights/STEP.safetensors"}``.
 
 It needs ``pip install 'vllmfront[rl]'``.
 """
@@ -17,7 +18,6 @@ import argparse
 import json
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import anyio
 import attrs
@@ -115,7 +115,7 @@ async def train(options: argparse.Namespace) -> None:
             async with client.update_window(
                 mode=options.mode, lease=options.lease, version=f"step-{iteration}"
             ) as window:
-                await window.send(options.update)
+                await window.send(json.loads(options.update.replace("STEP", str(iteration))))
             (version,) = (await client.weight_versions()).values()
             print(
                 f"iteration {iteration}: {rollouts.done - before.done} rollouts "
@@ -139,16 +139,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--mode", choices=["keep", "wait", "abort"], default="keep")
     parser.add_argument("--lease", type=float, default=30.0, help="seconds")
-    parser.add_argument("--init", type=_object, default={}, help="JSON for the backend")
-    parser.add_argument("--update", type=_object, default={}, help="JSON for the backend")
+    parser.add_argument("--init", type=json.loads, default={}, help="JSON for the backend")
+    parser.add_argument("--update", default='{"step": STEP}', help="JSON for the backend")
     return parser.parse_args(arguments)
-
-
-def _object(text: str) -> dict[str, Any]:
-    value = json.loads(text)
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"{text} is no JSON object")
-    return value
 
 
 if __name__ == "__main__":
