@@ -184,7 +184,8 @@ class OutputInbox:
         if engine is None:
             # Either it was replaced already, or it never sent any output. In that case the end
             # of its connection to the input socket, seconds from now, tells who it was.
-            _LOGGER.warning("An engine that cannot be told yet reports its death")
+            level = logging.INFO if self._connections.others else logging.WARNING
+            _LOGGER.log(level, "An engine that cannot be told yet reports its death")
         else:
             error = EngineDied(f"engine {engine.rank} reported that its core has failed")
             self._broken.append((engine, error))

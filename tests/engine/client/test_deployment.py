@@ -1,0 +1,81 @@
+"""Clients of one deployment: engines are told about all of them, and served by one each."""
+
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import attrs
+import pytest
+import trio
+
+from tests.engine._helpers import LIMITS, request
+from vllmfront.engine import (
+    Deployment,
+    EngineClient,
+    EngineClientConfig,
+    EngineState,
+    RankState,
+    SamplingParams,
+    open_engine_client,
+)
+from vllmfront.errors import EngineDied
+from vllmfront.simulator import Simulator, SimulatorConfig, open_simulator
+
+FIRST = EngineClientConfig(limits=LIMITS, deployment=Deployment(size=2))
+
+
+@asynccontextmanager
+async def deployment() -> AsyncGenerator[tuple[EngineClient, EngineClient, Simulator]]:
+    """Hold two clients, which serve one engine each, for the block."""
+    with trio.fail_after(10):
+        async with open_engine_client(FIRST) as first:
+            assert first.handshake_address is not None
+            second_config = attrs.evolve(
+                FIRST,
+                start_rank=1,
+                deployment=Deployment(size=2, first_frontend=first.handshake_address),
+            )
+            engines = SimulatorConfig(
+                handshake=first.handshake_address, ranks=2, vocab_size=1000, step_time=0.001
+            )
+            async with open_engine_client(second_config) as second, open_simulator(engines) as sim:
+                await first.wait_ready()
+                await second.wait_ready()
+                yield first, second, sim
+
+
+async def served(client: EngineClient, name: str) -> int:
+    """Return how many tokens came for a request of three."""
+    sampling = SamplingParams(max_tokens=3)
+    async with client.submit(request(name, sampling=sampling)) as stream:
+        return sum([len(output.new_token_ids) async for output in stream])
+
+
+async def test_each_client_serves_its_engine_under_its_own_index() -> None:
+    async with deployment() as (first, second, simulator):
+        assert await served(first, "a") == 3
+        assert await served(second, "b") == 3
+        assert set(first.info.registrations) == {0}
+        assert set(second.info.registrations) == {1}
+        assert second.handshake_address is None
+        assert second.succession is None
+        assert first.introduced.is_set()
+        assert second.introduced.is_set()
+        assert [engine.snapshot().dead for engine in simulator.engines] == [None, None]
+
+
+async def test_the_death_of_an_engine_of_others_is_no_news(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It says its last words to everybody; only its own client takes them for a loss."""
+    caplog.set_level(logging.WARNING)
+    async with deployment() as (first, second, simulator):
+        simulator.engines[1].die()
+        await second.wait_state(lambda state: state is EngineState.RECOVERING)
+        assert second.rank_state(1)[0] is RankState.DEAD
+        assert isinstance(second.rank_state(1)[1], EngineDied)
+        assert await served(first, "a") == 3
+        assert first.rank_state(0)[0] is RankState.READY
+
+    warnings = [each.getMessage() for each in caplog.records if "client" in each.name]
+    assert warnings == ["Engine 1 is lost: engine 1 closed its connection"]
