@@ -1,8 +1,10 @@
-"""The peer and ourselves, each in front of the same engine stand-in."""
+"""The peer and ourselves, each in front of the same engine stand-in, in the same place: with the
+engine's handshake, or under a stand-in for vLLM's supervisor."""
 
 import contextlib
 import os
 import pathlib
+import shlex
 import signal
 import socket
 import subprocess
@@ -22,26 +24,37 @@ VOCABULARY = 2048
 MAX_MODEL_LEN = 2048
 
 
+@pytest.fixture(scope="session", params=["serve", "frontend"])
+def mode(request: pytest.FixtureRequest) -> str:
+    """How both are run; ``frontend`` is what vLLM's supervisor starts."""
+    chosen: str = request.param
+    return chosen
+
+
 @pytest.fixture(scope="session")
-def peer_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def peer_url(mode: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A running vllm-rs."""
     if not PEER.exists():
         pytest.skip(f"no peer at {PEER}: run `make test-peer`, or set VLLMFRONT_PEER")
-    with served([str(PEER)], tmp_path_factory.mktemp("peer")) as url:
+    with served([str(PEER)], mode, tmp_path_factory.mktemp("peer")) as url:
         yield url
 
 
 @pytest.fixture(scope="session")
-def our_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def our_url(mode: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A running vllmfront."""
-    with served([sys.executable, "-m", "vllmfront"], tmp_path_factory.mktemp("ours")) as url:
+    program = [sys.executable, "-m", "vllmfront"]
+    with served(program, mode, tmp_path_factory.mktemp("ours")) as url:
         yield url
 
 
 @contextlib.contextmanager
-def served(program: list[str], folder: pathlib.Path) -> Iterator[str]:
-    """Run *program* ``serve`` with a simulated engine of its own; logs go to *folder*."""
+def served(program: list[str], mode: str, folder: pathlib.Path) -> Iterator[str]:
+    """Run *program* with a simulated engine of its own; logs go to *folder*."""
     port, rpc = free_port(), free_port()
+    if mode == "frontend":
+        supervise = [sys.executable, "-m", "benchmarks.supervise"]
+        program = [*supervise, "--program", shlex.join(program)]
     serve = [
         *program, "serve", str(MODEL), "--host", "127.0.0.1", "--port", str(port),
         "--data-parallel-address", "127.0.0.1", "--data-parallel-rpc-port", str(rpc),
@@ -64,7 +77,7 @@ def served(program: list[str], folder: pathlib.Path) -> Iterator[str]:
 @contextlib.contextmanager
 def running(command: list[str], log: pathlib.Path) -> Iterator[subprocess.Popen[bytes]]:
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output)
+        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
     try:
         yield process
     finally:
