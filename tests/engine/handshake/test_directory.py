@@ -98,9 +98,25 @@ def test_a_rank_that_comes_back_begins_an_epoch_that_the_others_have_to_join() -
     second = [epochs.join(rank)["port"] for rank in (1, 2, 0)]
     third = [epochs.join(rank)["port"] for rank in (2, 2, 0, 1)]
 
+    epochs.lose(1)
+    epochs.lose(1)
+
     assert first == [0, 0, 0]
     assert second == [1, 1, 1]
     # One that comes twice, before the others are back, has them wait for its last process.
     assert third == [2, 3, 3, 3]
-    assert ended == [[0, 2], [0, 1], []]
-    assert epochs.count == 4
+    assert ended == [[0, 2], [0, 1], [], [0, 2]]
+    assert epochs.count == 5
+
+
+def test_what_other_frontends_have_lost_is_passed_on() -> None:
+    lost: list[int] = []
+    config = DirectoryConfig(size=6, count=2, lockstep=False)
+    made = Directory(config, [FIRST], on_lost=lost.append)
+    instances = {
+        made.introduce(hello).instance for hello in (NODE, attrs.evolve(NODE, lost=[3, 2]))
+    }
+
+    assert lost == [3, 2]
+    assert len(instances) == 1
+    assert instances != {Directory(config, [FIRST]).introduce(NODE).instance}

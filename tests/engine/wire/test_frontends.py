@@ -16,7 +16,7 @@ from vllmfront.engine.wire import (
 from vllmfront.errors import ProtocolError
 
 HELLO = FrontendHello(
-    start_rank=2, count=2, size=4, inputs="tcp://b:1", outputs="tcp://b:2", lockstep=True
+    start_rank=2, count=2, size=4, inputs="tcp://b:1", outputs="tcp://b:2", lockstep=True, lost=[3]
 )
 
 
@@ -25,7 +25,11 @@ def test_a_hello_arrives_as_it_was_said() -> None:
 
 
 @pytest.mark.parametrize(
-    "reply", [FrontendReply(missing=[2, 3]), FrontendReply(missing=[], refusal="no")]
+    "reply",
+    [
+        FrontendReply(instance="a", missing=[2, 3]),
+        FrontendReply(instance="a", missing=[], refusal="no"),
+    ],
 )
 def test_a_reply_arrives_as_it_was_said(reply: FrontendReply) -> None:
     assert decode_frontend_reply(encode_frontend_reply(reply)) == reply

@@ -23,7 +23,10 @@ _GROUPS = 6
 
 
 def _make_directory(
-    config: EngineClientConfig, entrance: Entrance, inputs: MessageRouter
+    config: EngineClientConfig,
+    entrance: Entrance,
+    inputs: MessageRouter,
+    membership: Membership,
 ) -> Directory:
     """Return what engines are told that say HELLO at *entrance*."""
     deployment = config.deployment
@@ -35,11 +38,18 @@ def _make_directory(
     bound = host_of(entrance.handshake.address)[0]
     gathering = _Gathering(size=size, host=entrance.advertised_host, bind_host=bound, inputs=inputs)
     epochs = Epochs(gathering.settle, gathering.end)
-    return Directory(about, addresses, coordinator=coordinator, parallel_config=epochs.join)
+    membership.on_loss(lambda engine: None if membership.ending else epochs.lose(engine.rank))
+    return Directory(
+        about,
+        addresses,
+        coordinator=coordinator,
+        parallel_config=epochs.join,
+        on_lost=epochs.lose,
+    )
 
 
 def open_introduction(
-    config: EngineClientConfig, sockets: ClientSockets
+    config: EngineClientConfig, sockets: ClientSockets, membership: Membership
 ) -> tuple[Introduction, Directory | None]:
     """Return whether all frontends know of each other, and what engines are told by ours."""
     deployment = config.deployment
@@ -47,7 +57,7 @@ def open_introduction(
         return Introduction(first_frontend=deployment.first_frontend), None
     if sockets.entrance is None:
         return Introduction(), None
-    directory = _make_directory(config, sockets.entrance, sockets.inputs)
+    directory = _make_directory(config, sockets.entrance, sockets.inputs, membership)
     return Introduction(directory.missing()), directory
 
 
@@ -77,7 +87,10 @@ def make_reception(
 
 
 def guest_tasks(
-    config: EngineClientConfig, sockets: ClientSockets, introduction: Introduction
+    config: EngineClientConfig,
+    sockets: ClientSockets,
+    membership: Membership,
+    introduction: Introduction,
 ) -> list[Callable[[], Awaitable[None]]]:
     """Return what makes us known to the first frontend of the deployment, if that is another."""
     deployment, addresses = config.deployment, sockets.guest
@@ -91,7 +104,10 @@ def guest_tasks(
         outputs=addresses.outputs,
         lockstep=deployment.lockstep,
     )
-    return [Guest(sockets.context, deployment.first_frontend, hello, introduction).serve]
+    guest = Guest(
+        sockets.context, deployment.first_frontend, hello, introduction, membership=membership
+    )
+    return [guest.serve]
 
 
 @attrs.frozen(kw_only=True)

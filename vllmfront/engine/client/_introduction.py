@@ -4,9 +4,13 @@ import contextlib
 import logging
 from collections.abc import Sequence
 
+import attrs
 import trio
 import zmq
 
+from vllmfront.engine.client._membership import Membership
+from vllmfront.engine.client._rank import EngineRank
+from vllmfront.engine.client._state import RankState
 from vllmfront.engine.transport import TwoWaySocket, open_dealer
 from vllmfront.engine.wire import (
     FrontendHello,
@@ -14,7 +18,7 @@ from vllmfront.engine.wire import (
     decode_frontend_reply,
     encode_frontend_hello,
 )
-from vllmfront.errors import ConfigurationError, ProtocolError, StartupFailed
+from vllmfront.errors import ConfigurationError, EngineDied, ProtocolError, StartupFailed
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -84,13 +88,19 @@ class Guest:
         owner: str,
         hello: FrontendHello,
         introduction: Introduction,
+        *,
+        membership: Membership,
     ) -> None:
         self._context = context
         self._owner = owner
         self._hello = hello
         self._introduction = introduction
+        self._membership = membership
+        self._instance: str | None = None
         self._heard = False
         self._said = ""
+        self._lost = trio.Event()
+        membership.on_loss(self._note_loss)
 
     async def serve(self) -> None:
         """Say hello until cancelled.
@@ -105,22 +115,29 @@ class Guest:
                 await self._repeat(dealer)
 
     async def _repeat(self, dealer: TwoWaySocket) -> None:
-        payload = encode_frontend_hello(self._hello)
-        silence = 0.0
+        heard = trio.current_time()
         while True:
-            self._heard = False
+            self._heard, self._lost = False, trio.Event()
             with contextlib.suppress(zmq.Again):  # the one before has not left yet
-                dealer.send_frames([payload])
-            await trio.sleep(_INTERVAL)
+                dealer.send_frames([encode_frontend_hello(self._present())])
+            with trio.move_on_after(_INTERVAL):
+                await self._lost.wait()
+            now = trio.current_time()
             if self._heard:
-                silence = 0.0
-                continue
-            silence += _INTERVAL
-            if silence >= _PATIENCE:
+                heard = now
+            elif now - heard >= _PATIENCE:
                 self._say(
                     f"no answer from the first node's frontend at {self._owner}: engines that "
                     "start wait for it"
                 )
+
+    def _present(self) -> FrontendHello:
+        ranks = self._membership.ranks.values()
+        lost = [engine.rank for engine in ranks if engine.state is RankState.DEAD]
+        return attrs.evolve(self._hello, lost=lost)
+
+    def _note_loss(self, _engine: EngineRank) -> None:
+        self._lost.set()
 
     async def _listen(self, dealer: TwoWaySocket) -> None:
         while True:
@@ -139,8 +156,20 @@ class Guest:
                 raise ConfigurationError(problem)
             self._say(problem)  # it was started anew, with other options; our engines serve on
             return
+        before, self._instance = self._instance, reply.instance
+        if self._hello.lockstep and before not in {None, reply.instance}:
+            self._start_over()
         introduction.note(reply.missing)
         self._said = ""
+
+    def _start_over(self) -> None:
+        """Give up engines that step together with some which are gone, the first one's."""
+        for engine in self._membership.ranks.values():
+            error = EngineDied(
+                f"engine {engine.rank} knew the engines of the first node's frontend before it was "
+                "started anew"
+            )
+            self._membership.lose(engine, error)
 
     def _say(self, what: str) -> None:
         """Log what goes on, once until it changes."""

@@ -5,6 +5,7 @@ others: each serves as many engines as the first, in order of rank. An engine is
 of all of them, the first one's first, so that a frontend's place is its ``client_index``.
 """
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 
 import attrs
@@ -53,6 +54,7 @@ class Directory:
         *,
         coordinator: CoordinatorAddresses | None = None,
         parallel_config: Callable[[int], Mapping[str, object]] = no_parallel_config,
+        on_lost: Callable[[int], None] = lambda _rank: None,
     ) -> None:
         """Wait for the others.
 
@@ -62,12 +64,15 @@ class Directory:
                 told last.
             coordinator: Where engines meet, if they have to.
             parallel_config: Called with the rank of each engine that is told; what is set on it.
+            on_lost: Called with each rank that another frontend has lost, as often as it says so.
         """
         self._config = config
         first, *self._spare = own
         self._clients: dict[int, ClientAddresses] = {0: first}
         self._coordinator = coordinator
         self._parallel_config = parallel_config
+        self._on_lost = on_lost
+        self._instance = secrets.token_hex(8)
 
     def missing(self) -> Sequence[int]:
         """Return the ranks whose frontend is not known yet."""
@@ -86,10 +91,12 @@ class Directory:
         """Take note of another frontend, or of the same one at other addresses."""
         refusal = self._refusal(hello)
         if refusal is not None:
-            return FrontendReply(refusal=refusal)
+            return FrontendReply(instance=self._instance, refusal=refusal)
         place = self._config.index(hello.start_rank)
         self._clients[place] = ClientAddresses(hello.inputs, hello.outputs)
-        return FrontendReply(missing=self.missing())
+        for rank in hello.lost:
+            self._on_lost(rank)
+        return FrontendReply(instance=self._instance, missing=self.missing())
 
     def _refusal(self, hello: FrontendHello) -> str | None:
         config = self._config

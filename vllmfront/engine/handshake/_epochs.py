@@ -1,8 +1,8 @@
 """Engines that step together and are started by several programs: who belongs together. Pure.
 
 They find each other at ports that all of them are told, and none can take the place of one that
-was lost: once a process says HELLO that was told before, all are told anew, at other ports, and
-those who know the old ones only have to end.
+was lost: once one is lost, or says HELLO that was told before, all are told anew, at other ports,
+and those who know the old ones only have to end.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,10 +31,15 @@ class Epochs:
 
     def join(self, rank: int) -> Mapping[str, object]:
         """Return what the process of *rank* that says HELLO is told; it may begin a new epoch."""
-        if rank in self._told:
-            outdated, self._told = self._told - {rank}, set()
-            self._present = self._settle()
-            self.count += 1
-            self._end(sorted(outdated))
+        self.lose(rank)
         self._told.add(rank)
         return self._present
+
+    def lose(self, rank: int) -> None:
+        """Take note that the process of *rank* is gone; where it was told, a new epoch begins."""
+        if rank not in self._told:
+            return
+        outdated, self._told = self._told - {rank}, set()
+        self._present = self._settle()
+        self.count += 1
+        self._end(sorted(outdated))

@@ -32,10 +32,16 @@ class FrontendHello:
     lockstep: bool
     """Whether it takes the engines for such that step together."""
 
+    lost: Sequence[int] = ()
+    """Those of its ranks that are gone, and have no other process yet."""
+
 
 @attrs.frozen(kw_only=True)
 class FrontendReply:
     """What the first frontend makes of that."""
+
+    instance: str
+    """Another one where it was started anew."""
 
     missing: Sequence[int] = ()
     """Ranks whose frontend has not said anything yet; engines wait for all."""
@@ -63,6 +69,7 @@ def decode_frontend_hello(payload: bytes | memoryview) -> FrontendHello:
         inputs=check.text(fields.get("inputs"), "inputs"),
         outputs=check.text(fields.get("outputs"), "outputs"),
         lockstep=check.boolean(fields.get("lockstep"), "lockstep"),
+        lost=_ranks(fields.get("lost"), "lost"),
     )
 
 
@@ -72,6 +79,7 @@ def encode_frontend_reply(reply: FrontendReply) -> bytes:
         {
             "status": _STATUS,
             "version": VERSION,
+            "instance": reply.instance,
             "missing": list(reply.missing),
             "refusal": reply.refusal,
         }
@@ -86,11 +94,15 @@ def decode_frontend_reply(payload: bytes | memoryview) -> FrontendReply:
     """
     fields = _fields(payload)
     refusal = fields.get("refusal")
-    missing = check.array(fields.get("missing"), "missing")
     return FrontendReply(
-        missing=[check.integer(rank, "missing") for rank in missing],
+        instance=check.text(fields.get("instance"), "instance"),
+        missing=_ranks(fields.get("missing"), "missing"),
         refusal=None if refusal is None else check.text(refusal, "refusal"),
     )
+
+
+def _ranks(value: object, name: str) -> list[int]:
+    return [check.integer(rank, name) for rank in check.array(value, name)]
 
 
 def _fields(payload: bytes | memoryview) -> dict[str, object]:
