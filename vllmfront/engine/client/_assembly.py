@@ -125,7 +125,7 @@ def assemble(
     )
     attachment = _attachment(sockets, roster, membership, calls)
     recorder = _recorder(sockets, ids, membership, attachment)
-    introduction, directory = open_introduction(config, sockets)
+    introduction, directory = open_introduction(config, sockets, membership)
     succession = _succession(
         sockets,
         roster,
@@ -165,7 +165,7 @@ def assemble(
         *(() if workers is None else workers.tasks),
         *(() if attachment is None else (attachment.serve,)),
         *_wave_tasks(waves, sockets),
-        *guest_tasks(config, sockets, introduction),
+        *guest_tasks(config, sockets, membership, introduction),
     ]
     if attachment is not None and recorder is not None:
         attachment.begin(recorder.note)
