@@ -4,7 +4,7 @@ import pytest
 from tests.api.routes.test_supervision import ENGINES
 from vllmfront.api.routes import HealthReport, ServingState
 from vllmfront.engine import ClientSnapshot, EngineState, RankSnapshot, RankState
-from vllmfront.lifecycles._health import Draining, assess
+from vllmfront.lifecycles._health import Draining, assess, needing
 
 NOW, STARTED = 100.0, 10.0
 
@@ -124,3 +124,37 @@ def test_only_a_recovery_is_estimated() -> None:
     snapshot = engines(EngineState.READY, RankState.READY, RankState.DEAD, error="x", until=20.0)
 
     assert report(snapshot).retry_after is None
+
+
+@pytest.mark.parametrize(
+    ("client", "first", "state", "reason"),
+    [
+        (EngineState.READY, RankState.READY, "ready", "the engine serves"),
+        (EngineState.READY, RankState.STALLED, "stalled", "It fell"),
+        (EngineState.READY, RankState.DEAD, "recovering", "It fell"),
+        (EngineState.READY, RankState.LOADING, "recovering", "the engine is loading"),
+        (EngineState.READY, RankState.PREPARING, "recovering", "the engine has loaded, and"),
+        (EngineState.LOADING, RankState.READY, "loading", "the engine serves"),
+        (EngineState.FAILED, RankState.DEAD, "failed", "no engine is left"),
+    ],
+)
+def test_who_needs_one_engine_is_told_of_that(
+    client: EngineState, first: RankState, state: str, reason: str
+) -> None:
+    snapshot = engines(client, first, RankState.READY, error="It fell.\n  | quoted")
+    own, other = (report(needing(snapshot, (rank,))) for rank in (0, 1))
+
+    assert own.state.value == state
+    assert own.reason.startswith(reason)
+    if client is EngineState.READY:
+        assert other.state is ServingState.READY
+
+
+def test_who_needs_several_engines_is_told_of_the_worst() -> None:
+    snapshot = engines(
+        EngineState.READY, RankState.READY, RankState.STALLED, RankState.DEAD, error="It fell."
+    )
+
+    assert report(needing(snapshot, (0, 1))).state is ServingState.STALLED
+    assert report(needing(snapshot, (0, 1, 2))).state is ServingState.RECOVERING
+    assert "1 of 3 engines serve" in report(needing(snapshot, (0, 1, 2))).reason
