@@ -125,10 +125,10 @@ class Stream:
 
 
 @contextmanager
-def running(folder: Path, *options: str) -> Generator[Server]:
+def running(folder: Path, *options: str, model: Path = TINY_CHAT) -> Generator[Server]:
     """Run ``vllmfront serve`` on a free port for the block; its log goes to *folder*."""
     log_file = folder / "frontend.log"
-    program = [sys.executable, "-m", "vllmfront", "serve", str(TINY_CHAT), "--port", "0"]
+    program = [sys.executable, "-m", "vllmfront", "serve", str(model), "--port", "0"]
     with log_file.open("wb") as log:
         process = subprocess.Popen(
             [*program, "--served-model-name", "tiny", *options],
