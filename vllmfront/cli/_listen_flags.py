@@ -33,6 +33,14 @@ LISTENER = Group(
             "several times",
         ),
         Flag(
+            name="--admin-listen",
+            target="listen.admin",
+            parse=values.admin_address,
+            metavar="HOST:PORT|PATH",
+            help="answer operators (developer routes, adapters, /supervisor, metrics) on a "
+            "listener of their own, which clients cannot fill, and nowhere else",
+        ),
+        Flag(
             name="--pid-file",
             target="listen.pid_file",
             parse=values.non_empty,

@@ -82,6 +82,14 @@ def non_empty(text: str) -> str:
     return text
 
 
+def admin_address(text: str) -> str:
+    """Read ``HOST:PORT``, or a path, which has a slash in it."""
+    host, colon, port = text.rpartition(":")
+    if "/" not in text and not (host and colon and re.fullmatch(r"[0-9]{1,5}", port)):
+        raise ValueError("expected HOST:PORT, or a path with a slash in it")
+    return text
+
+
 def one_of(*choices: str) -> Callable[[str], str]:
     """Read one of a few words."""
 

@@ -2,14 +2,14 @@
 
 import functools
 import os
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import attrs
 import trio
 
 from vllmfront.api.developer import DeveloperRoutes
-from vllmfront.api.edge import AccessControl, CorsPolicy, Edge
+from vllmfront.api.edge import ADMIN_PATHS, AccessControl, CorsPolicy, Edge, Hidden
 from vllmfront.api.http import (
     Handler,
     HttpConfig,
@@ -67,6 +67,18 @@ class ApiServer:
     around_routes: Callable[[Handler], Handler] = lambda routes: routes
     """Stands between the edge and all routes."""
 
+    @functools.cached_property
+    def facts(self) -> Facts:
+        """What operators may ask about."""
+        return Facts(
+            config=self.config,
+            client=self.client,
+            slot=self.slot,
+            shutdown=self.shutdown,
+            tree=self.tree,
+            started=trio.current_time(),
+        )
+
     async def run(
         self, stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
@@ -98,9 +110,11 @@ class ApiServer:
         """Put all routes behind one handler."""
         server = self.config.server
         async with self.open_routes() as (router, routes):
+            # Where operators have a listener of their own, only that leads to what they may do.
+            shown = Hidden(router, () if self.config.listen.admin is None else ADMIN_PATHS)
             edge = Edge(
-                handler=self.around_routes(router),
-                allowed=router.allowed,
+                handler=self.around_routes(shown),
+                allowed=shown.allowed,
                 access=AccessControl(server.api_keys, server.admin_api_keys),
                 cors=CorsPolicy(
                     allowed_origins=server.cors.origins,
@@ -116,14 +130,6 @@ class ApiServer:
     @asynccontextmanager
     async def open_routes(self) -> AsyncGenerator[tuple[Router, OpenAiRoutes]]:
         """Open all routes for the block, without what surrounds them."""
-        facts = Facts(
-            config=self.config,
-            client=self.client,
-            slot=self.slot,
-            shutdown=self.shutdown,
-            tree=self.tree,
-            started=trio.current_time(),
-        )
         requests = self.config.requests
         routes = OpenAiRoutes(
             self.slot,
@@ -136,15 +142,8 @@ class ApiServer:
             keep_alive_interval=self.config.server.sse_keep_alive_interval,
             service=self.service,
         )
-        async with open_operator_router(facts, self.metrics, os.environ) as router:
-            adapters = LoraRoutes(self.client.adapters, served_names(self.config), os.environ)
-            developer = DeveloperRoutes(
-                self.control,
-                os.environ,
-                configuration=functools.partial(shown_config, self.config),
-                profiler=self.config.control.profiler is not None,
-            )
-            for method, path, handler in (*routes, *adapters, *developer):
+        async with open_operator_router(self.facts, self.metrics, os.environ) as router:
+            for method, path, handler in (*routes, *admin_routes(self.config, self.control)):
                 router.add(method, path, handler)
             yield router, routes
 
@@ -162,6 +161,17 @@ class ApiServer:
         server.begin_drain()
         self.refuse()
         server.abort_connections()
+
+
+def admin_routes(config: ServeConfig, control: ControlPlane) -> Iterator[tuple[str, str, Handler]]:
+    """Yield method, path and handler of what changes the engines' state, as far as it is open."""
+    yield from LoraRoutes(control.client.adapters, served_names(config), os.environ)
+    yield from DeveloperRoutes(
+        control,
+        os.environ,
+        configuration=functools.partial(shown_config, config),
+        profiler=config.control.profiler is not None,
+    )
 
 
 def reload_certificates(server: HttpServer, tls: TlsConfig | None) -> str:

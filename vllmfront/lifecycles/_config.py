@@ -29,6 +29,9 @@ class ListenConfig:
     fds: Sequence[int] = ()
     """Listening sockets that we have inherited; host and port are then ignored."""
 
+    admin: str | None = None
+    """``HOST:PORT`` or the path of a Unix socket for what operators may do; None: as clients."""
+
     pid_file: str | None = None
     """Where it is written which process serves."""
 
@@ -138,9 +141,6 @@ class ControlFlags:
 
     unsafe_weight_sync: bool = False
     """Whether orders about weights are passed on at any time."""
-
-    profiler: str | None = None
-    """What the engines are profiled by; None: they are not."""
 
     profiler: str | None = None
     """What the engines are profiled by; None: they are not."""

@@ -52,6 +52,9 @@ class Generation:
     """Set when all parts of the program are up."""
 
     server: HttpServer | None = None
+    admin: HttpServer | None = None
+    """The server for operators, where they have one."""
+
     files: dict[str, tuple[str, int, int]] = attrs.field(factory=dict)
     """Files of Unix sockets that another generation removes, by the names of their listeners."""
 
@@ -66,6 +69,10 @@ class Generation:
     def attach_server(self, server: HttpServer) -> None:
         """Take note of the server that accepts clients."""
         self.server = server
+
+    def attach_admin(self, server: HttpServer) -> None:
+        """Take note of the server that accepts operators."""
+        self.admin = server
 
     # What an upgrade needs
 
@@ -136,8 +143,9 @@ class Generation:
             self.client.succession.lead()
         self.custody.take_back()
         retired, self._retired = self._retired, False
-        if retired and self.server is not None:
-            self.server.resume()
+        for server in (self.server, self.admin):
+            if retired and server is not None:
+                server.resume()
         # A new process that died as it took over may have put its own entry there just before.
         if retired or (self.pid_file is not None and self.pid_file.is_replaced()):
             try:
@@ -149,6 +157,8 @@ class Generation:
         assert self.server is not None
         self._retired = True
         self.server.retire()
+        if self.admin is not None:
+            self.admin.retire()
         await self.notifier.send(MAINPID=pid)
         self.notifier.silent = True
 

@@ -36,6 +36,7 @@ from vllmfront.engine.transport import tcp_address
 from vllmfront.environment import switch
 from vllmfront.errors import RestartLimitExceeded
 from vllmfront.lifecycles._adapters import adapters_of
+from vllmfront.lifecycles._admin import is_for_operators, open_admin_listeners
 from vllmfront.lifecycles._api import FLUSH_BUDGET
 from vllmfront.lifecycles._config import ListenConfig, ServeConfig
 from vllmfront.lifecycles._control import control_config
@@ -96,14 +97,16 @@ async def serve(  # noqa: ASYNC128 (the child that listens calls it)
         open_heritage(config, engines.ranks, pid_file) as heritage,
         open_service(shutdown, reload_log_level=reload_log_level, hand_over=trigger) as service,
         open_ports(config) as ports,
-        _listeners(config.listen, heritage, ports) as listeners,
+        _listeners(config.listen, heritage, ports) as held,
+        open_admin_listeners(config.listen.admin, [*filter(is_for_operators, held)]) as admin,
         open_engine_client(engines, inheritance=heritage.engines) as client,
         open_control_plane(client, control_config(config.control)) as control,
         open_worker_host(config, engines, client, shutdown, service.reloads) as host,
     ):
+        listeners = [one for one in held if not is_for_operators(one)]
         generation = Generation(
             client=client,
-            listeners=listeners,
+            listeners=[*listeners, *admin],
             custody=Custodies([unit.name for unit in units], heritage.processes),
             shutdown=shutdown,
             notifier=service.notifier,
@@ -118,6 +121,7 @@ async def serve(  # noqa: ASYNC128 (the child that listens calls it)
                 config=config,
                 host=host,
                 listeners=listeners,
+                admin_listeners=admin if config.listen.admin is not None else (),
                 client=client,
                 control=control,
                 shutdown=shutdown,

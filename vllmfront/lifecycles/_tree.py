@@ -22,6 +22,7 @@ from vllmfront.api.http import Handler, Listener
 from vllmfront.control import ControlPlane
 from vllmfront.engine import EngineClient
 from vllmfront.environment import positive_number
+from vllmfront.lifecycles._admin import AdminServer
 from vllmfront.lifecycles._api import FLUSH_BUDGET, ApiServer, http_config
 from vllmfront.lifecycles._config import ServeConfig
 from vllmfront.lifecycles._ending import Ending
@@ -51,6 +52,7 @@ class Parts:
 
     config: ServeConfig
     listeners: Sequence[Listener]
+    admin_listeners: Sequence[Listener]
     client: EngineClient
     control: ControlPlane
     shutdown: Shutdown
@@ -80,11 +82,13 @@ def plan_tree(parts: Parts) -> Supervisor:
 
     slot = DrainingSlot()
     loaded = trio.Event()
+    api = _api(parts, slot, snapshot)
     children = [
         *_engine(parts),
         *_predecessor_hold(parts),
         *_overview(parts, slot, snapshot),
-        *_front(parts, slot, loaded, snapshot),
+        *_admin(parts, api),
+        *_front(parts, slot, loaded, api),
         *_stats(parts),
         *_service_report(parts, slot, loaded, snapshot),
     ]
@@ -136,7 +140,7 @@ def _front(
     parts: Parts,
     slot: DrainingSlot,
     loaded: trio.Event,
-    snapshot: Callable[[], SupervisorSnapshot],
+    api: ApiServer,
 ) -> Sequence[ChildSpec]:
     """Return what answers clients: here, or in other processes."""
 
@@ -144,7 +148,6 @@ def _front(
         loaded.set()
         parts.on_loaded()
 
-    api = _api(parts, slot, snapshot)
     if parts.host is None:
         stop_budget = parts.config.server.shutdown_timeout + 2 * FLUSH_BUDGET
         return [
@@ -155,9 +158,24 @@ def _front(
         host=parts.host,
         listeners=parts.listeners,
         api=api,
-        facts=_facts(parts, slot, snapshot),
+        facts=api.facts,
         on_loaded=note_loaded,
     ).plan()
+
+
+def _admin(parts: Parts, api: ApiServer) -> Sequence[ChildSpec]:
+    """It answers operators while the server drains, so it is stopped after that."""
+    if not parts.admin_listeners:
+        return ()
+    admin = AdminServer(
+        config=parts.config,
+        listeners=parts.admin_listeners,
+        control=parts.control,
+        facts=api.facts,
+        metrics=api.metrics,
+        on_server=parts.generation.attach_admin,
+    )
+    return [ChildSpec(name="admin", run=admin.run)]
 
 
 def _facts(parts: Parts, slot: DrainingSlot, snapshot: Callable[[], SupervisorSnapshot]) -> Facts:

@@ -57,4 +57,7 @@ class HttpConfig:
     max_unsent_bytes: int = attrs.field(default=16 * MIB, validator=validators.gt(0))
     """A streamed response that piles up more than this is cut; whole responses are exempt."""
 
+    reserved_descriptors: int = attrs.field(default=0, validator=validators.ge(0))
+    """As many connections are accepted when the process has run out of descriptors."""
+
     tls: TlsConfig | None = None

@@ -14,6 +14,7 @@ from vllmfront.api.http._connection import Connection
 from vllmfront.api.http._listeners import Listener
 from vllmfront.api.http._message import SHUTDOWN, Handler
 from vllmfront.api.http._readiness import Readiness
+from vllmfront.api.http._reserve import DescriptorReserve
 from vllmfront.api.http._state import ServerState
 from vllmfront.api.http._tls import make_tls_context
 from vllmfront.api.http._write_batch import WriteBatch
@@ -28,6 +29,8 @@ _CLIENT_LEFT = frozenset(
     {errno.ECONNABORTED, errno.EPROTO, errno.EPERM, errno.ETIMEDOUT, errno.EHOSTUNREACH}
 )
 """Errors of one connection that ended before it was accepted, or was not let through."""
+
+_NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 
 _ADVICE = {
     errno.EMFILE: "; raise the process's limit of open files (ulimit -n, LimitNOFILE=)",
@@ -62,11 +65,16 @@ class HttpServer:
     """A running server, as its owner sees it."""
 
     def __init__(
-        self, listeners: Sequence[Listener], state: ServerState, tls: ssl.SSLContext | None
+        self,
+        listeners: Sequence[Listener],
+        state: ServerState,
+        tls: ssl.SSLContext | None,
+        reserve: DescriptorReserve,
     ) -> None:
         self._listeners = listeners
         self._state = state
         self._tls = tls
+        self._reserve = reserve
         self._connections: set[Connection] = set()
         self._accept_scope = trio.CancelScope()
         self._accepting = trio.Event()
@@ -187,6 +195,8 @@ class HttpServer:
                 except OSError as error:
                     if error.errno in _CLIENT_LEFT:
                         continue
+                    if error.errno in _NO_DESCRIPTORS and self._reserve.give():
+                        continue
                     await self._pause(error)
                     break
                 self._resume()
@@ -230,6 +240,7 @@ class HttpServer:
             await connection.run()
         finally:
             self._connections.discard(connection)
+            self._reserve.refill()
             self.on_end()
             if not self._connections and self._emptied is not None:
                 self._emptied.set()
@@ -262,9 +273,9 @@ async def serve_http(  # noqa: ASYNC128 (its second half calls it)
         ConfigurationError: The certificates of *config* are unusable.
     """
     tls = None if config.tls is None else make_tls_context(config.tls)
-    with Readiness() as readiness:
+    with Readiness() as readiness, DescriptorReserve(config.reserved_descriptors) as reserve:
         state = ServerState(config=config, handler=handler, readiness=readiness)
-        await _serve(HttpServer(listeners, state, tls), state, task_status)
+        await _serve(HttpServer(listeners, state, tls, reserve), state, task_status)
 
 
 async def _serve(
