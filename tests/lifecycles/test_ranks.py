@@ -124,6 +124,7 @@ async def test_a_rank_that_does_not_come_up_ends_the_start(tmp_path: Path) -> No
     )
 
 
+@pytest.mark.slow
 async def test_a_rank_that_ends_too_often_ends_all(tmp_path: Path) -> None:
     settings = managed(tmp_path, restart=RestartConfig(kind="never"))
     async with serving(settings) as frontend:
@@ -137,6 +138,7 @@ async def test_a_rank_that_ends_too_often_ends_all(tmp_path: Path) -> None:
     assert not alive(survivor)
 
 
+@pytest.mark.slow
 async def test_all_ranks_are_stopped_at_the_same_time(tmp_path: Path) -> None:
     """One after the other, those that take long would not have the time that they may take."""
     slow_end = (
@@ -153,6 +155,7 @@ async def test_all_ranks_are_stopped_at_the_same_time(tmp_path: Path) -> None:
     assert 1.0 <= trio.current_time() - begun < 3.5
 
 
+@pytest.mark.slow
 async def test_engines_that_step_together_are_lost_and_come_back_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
