@@ -40,8 +40,19 @@ async def workers_serving(
 
 async def inside(frontend: Frontend) -> dict[str, Any]:
     """Return what ``/supervisor`` says."""
-    body: dict[str, Any] = (await frontend.http.get("/supervisor")).json()
+    body: dict[str, Any] = (await ask(frontend, "/supervisor")).json()
     return body
+
+
+async def ask(frontend: Frontend, path: str) -> httpx.Response:
+    """Ask on a connection of its own, and again where the worker died that had it."""
+    while True:
+        async with client_of(frontend) as client:
+            try:
+                return await client.get(path)
+            except httpx.TransportError:
+                if frontend.ended.is_set():
+                    raise
 
 
 async def wait_workers(
@@ -101,6 +112,6 @@ class Stream:
 
 async def metrics(frontend: Frontend) -> dict[str, float]:
     """Return all samples by name and labels, as they are written."""
-    text = (await frontend.http.get("/metrics")).text
+    text = (await ask(frontend, "/metrics")).text
     pairs = (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     return {name: float(value) for name, value in pairs}

@@ -36,11 +36,14 @@ class Acceptor:
             for listener in self.listeners:
                 listener.probe_clients()
                 nursery.start_soon(self._accept, listener, name=f"accept {listener.name}")
+            nursery.start_soon(self._deal_returned, name="connections of dead workers")
             task_status.started()
             await stop.wait()
             nursery.cancel_scope.cancel(reason="nobody would answer any more")
         for listener in self.listeners:
             listener.close()
+        for connection in self.host.returned:
+            connection.close()
 
     async def _accept(self, listener: Listener) -> None:
         while True:
@@ -63,6 +66,15 @@ class Acceptor:
                     break
                 with connection:
                     await self._deal(connection)
+
+    async def _deal_returned(self) -> None:
+        """Deal out anew what workers have left, until cancelled."""
+        returned = self.host.returned
+        while True:
+            while returned and self.host.takers:
+                with returned.pop(0) as connection:
+                    await self._deal(connection)
+            await self.host.wait_change()
 
     async def _deal(self, connection: socket.socket) -> None:
         """Hand *connection* to a worker; where all are full or gone, wait for one."""

@@ -11,7 +11,7 @@ import trio
 
 import vllmfront
 from vllmfront.engine import EngineClient, EngineClientConfig
-from vllmfront.interprocess import Board, Cell, Lines
+from vllmfront.interprocess import Board, Cell, Lines, take
 from vllmfront.lifecycles._config import ServeConfig
 from vllmfront.lifecycles.workers._counts import ServiceCounts
 from vllmfront.lifecycles.workers._messages import Reload, Welcome
@@ -55,6 +55,9 @@ class WorkerHost:
         self.lines = Lines()
         self.counts = ServiceCounts()
         self.takers: dict[int, Taker] = {}
+        self.returned: list[socket.socket] = []
+        """Connections that were dealt to workers which have died before they took them."""
+
         self.pids: dict[int, int] = {}
         self.serving = set[int]()
         """Those that have loaded the model's files."""
@@ -93,6 +96,18 @@ class WorkerHost:
     def stop_taking(self, number: int) -> None:
         """Let worker *number* get no connections any more."""
         self.takers.pop(number, None)
+
+    def give_back(self, taking: socket.socket) -> None:
+        """Take what a worker has left at its end of the pair: connections for others."""
+        while True:
+            try:
+                connection = take(taking)
+            except (BlockingIOError, OSError):
+                break
+            if connection is None:
+                break
+            self.returned.append(connection)
+        self._notify()
 
     def candidates(self) -> list[Candidate]:
         """Return who takes connections, and how much each has."""

@@ -110,6 +110,8 @@ class WorkerProcess:
             line = stack.enter_context(Line(ours, life.handlers(self.answering)))
             giving, taking = handing_pair()
             life.giving = stack.enter_context(giving)
+            # What a worker that dies has not taken out is still there for another one.
+            stack.enter_context(taking)
             lifeline, held = os.pipe()
             stack.callback(os.close, held)
             passed = [theirs.fileno(), taking.fileno(), lifeline]
@@ -126,9 +128,11 @@ class WorkerProcess:
                 theirs.close()
                 os.close(lifeline)
             line.tell(self.host.welcome(self.number, inputs, outputs, taking.fileno()))
-            taking.close()
             life.stack = stack
-            await life.live(process, line)
+            try:
+                await life.live(process, line)
+            finally:
+                self.host.give_back(taking)
 
 
 @attrs.define(eq=False)
