@@ -1,6 +1,7 @@
 """Whole upgrades: real processes, real signals, clients that would notice."""
 
 import os
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -11,6 +12,7 @@ import trio
 import trustme
 
 from tests.lifecycles.rig import TINY_CHAT, alive, commanded, descendants, fake_python, wait_until
+from tests.lifecycles.test_deployments import free_port
 from tests.lifecycles.upgrade.service import Answer, Service, open_service, wait_finished
 from vllmfront.lifecycles.upgrade import UpgradeFailed
 
@@ -294,3 +296,57 @@ async def test_a_unix_socket_stays(tmp_path: Path) -> None:
         await service.http.aclose()
         await stop(service)
         assert not path.exists()
+
+
+@pytest.mark.slow
+async def test_several_managed_engines_come_down_and_each_is_still_restarted_by_itself(
+    tmp_path: Path,
+) -> None:
+    words = ("--python", fake_python(tmp_path), "--data-parallel-size", "2")
+    async with open_service(
+        tmp_path, *words, "--engine-restart-backoff", "0.05", external=False
+    ) as service:
+        await service.wait_ready()
+        found = re.search(r"--data-parallel-rpc-port (\d+)", service.log)
+        assert found is not None
+        engines = [f"tcp://127.0.0.1:{found[1]} --start-rank {rank}" for rank in (0, 1)]
+        first, second = map(commanded, engines)
+        old = service.pid
+        streams = await service.reload_amid(300, 4)
+        await wait_finished(*streams)
+        await service.wait_gone(old or 0)
+        assert [stream.tokens for stream in streams] == [300] * 4
+        assert all(map(alive, (*first, *second)))
+        os.kill(second[-1], signal.SIGKILL)
+        await wait_until(lambda: commanded(engines[1]) not in ([], second))
+        await service.wait_log("Engine 1 is ready")
+        assert commanded(engines[0]) == first
+        assert (await service.ask(max_tokens=2)).status_code == 200
+        await stop(service)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--data-parallel-rank", "0"), "programs on other nodes depend on it"),
+        (
+            (
+                *("--data-parallel-multi-port-external-lb", "--data-parallel-size-local", "2"),
+                *("--data-parallel-supervisor-port", "0"),
+            ),
+            "it serves one port an engine",
+        ),
+    ],
+)
+async def test_where_others_count_on_the_process_it_is_not_replaced(
+    tmp_path: Path, words: tuple[str, ...], reason: str
+) -> None:
+    python = ("--python", fake_python(tmp_path), "--data-parallel-size", "2")
+    port = ("--data-parallel-rpc-port", str(free_port()))
+    async with open_service(tmp_path, *python, *port, *words, external=False) as service:
+        await wait_until(service.pid_file.exists)
+        with pytest.raises(UpgradeFailed, match=reason):
+            await service.reload()
+        assert service.pid is not None
+        await stop(service)
