@@ -62,6 +62,12 @@ class HttpRequest(Struct, kw_only=True, frozen=True):
                 return value
         return None
 
+    def has_any(self, names: frozenset[bytes]) -> bool:
+        """Tell whether there is a header of one of these *names* (lower case)."""
+        if self.by_name is not None:
+            return not names.isdisjoint(self.by_name)
+        return any(key in names for key, _ in self.headers)
+
 
 class ResponseWriter(Protocol):
     """Where a handler's answer goes. All methods are synchronous and never block.

@@ -159,27 +159,22 @@ class ChatCompletions:
         )
         running = body.wants_running_usage
         extras = Extras(
-            logprobs=_logprobs_of(admission),
+            logprobs=_logprobs_of(admission) if body.logprobs else None,
             token_ids=bool(body.return_token_ids),
             running_usage=len(prompt_ids) if running else None,
-            interval=admission.sampling.stream_interval or 1,
+            interval=admission.prepared.request.stream_interval or 1,
         )
         pipelines = admission.pipelines
-        sinks = [
-            pipelines.streamed(
-                answer,
-                ChatFrames(
-                    head,
-                    index,
-                    echo=echo,
-                    prompt_token_ids=prompt_ids if body.return_token_ids else None,
-                    usage=usage_json(len(prompt_ids), 0) if running else None,
-                ),
-                prompt_ids,
-                extras,
+        sinks = []
+        for index in range(choices):
+            frames = ChatFrames(
+                head,
+                index,
+                echo=echo,
+                prompt_token_ids=prompt_ids if body.return_token_ids else None,
+                usage=usage_json(len(prompt_ids), 0) if running else None,
             )
-            for index in range(choices)
-        ]
+            sinks.append(pipelines.streamed(answer, frames, prompt_ids, extras))
         return answer, sinks
 
 

@@ -1,6 +1,5 @@
 """One choice's tokens into visible text, in two ways that lead to the same."""
 
-import functools
 from collections.abc import Sequence
 
 from vllmfront.text import Detokenizer, StopMatch, StopMatcher, Tokenizer, json_escape
@@ -48,7 +47,7 @@ class EscapedText:
     For byte-level vocabularies, without stop strings. All text is the inside of JSON strings.
     """
 
-    __slots__ = ("_detokenizer", "_new_detokenizer", "between_characters", "table")
+    __slots__ = ("_detokenizer", "_skips", "_tokenizer", "between_characters", "table")
 
     def __init__(
         self,
@@ -61,18 +60,18 @@ class EscapedText:
         self.table = table
         """The text of each id, None where an id has none of its own."""
 
+        self._tokenizer = tokenizer
+        self._skips = skip_special_tokens
         self._detokenizer: Detokenizer | None = None
         self.between_characters = True
         """Whether the table is right for the next id."""
 
         if not prompt_token_ids or table[prompt_token_ids[-1]] is None:
-            self._detokenizer = tokenizer.detokenizer(
-                prompt_token_ids, skip_special_tokens=skip_special_tokens
-            )
+            self._detokenizer = self._new_detokenizer(prompt_token_ids)
             self.between_characters = not self._detokenizer.pending
-        self._new_detokenizer = functools.partial(
-            tokenizer.detokenizer, skip_special_tokens=skip_special_tokens
-        )
+
+    def _new_detokenizer(self, prompt_token_ids: Sequence[int]) -> Detokenizer:
+        return self._tokenizer.detokenizer(prompt_token_ids, skip_special_tokens=self._skips)
 
     def feed(self, token_ids: Sequence[int]) -> bytes:
         """Take new ids and return the text that they complete."""
@@ -85,7 +84,7 @@ class EscapedText:
             if None not in pieces:
                 return b"".join(pieces)  # type: ignore[arg-type] # None was ruled out
         if self._detokenizer is None:
-            self._detokenizer = self._new_detokenizer()
+            self._detokenizer = self._new_detokenizer(())
         text = self._detokenizer.feed(token_ids)
         self.between_characters = not self._detokenizer.pending
         return json_escape(text)

@@ -36,7 +36,12 @@ class Extras(Struct, kw_only=True, frozen=True):
     @property
     def none(self) -> bool:
         """Whether events carry text alone, at once."""
-        return not self.fills_events and self.running_usage is None and self.interval == 1
+        return (
+            self.logprobs is None
+            and not self.token_ids
+            and self.running_usage is None
+            and self.interval == 1
+        )
 
 
 class GeneralChoice(StreamedChoice):

@@ -10,6 +10,9 @@ from vllmfront.api.openai._fields import GenerationFields
 from vllmfront.api.openai._service import ModelService
 from vllmfront.api.openai._time_limit import HEADER, seconds_of_field, seconds_of_header
 
+_ID, _RANK, _SESSION = b"x-request-id", b"x-data-parallel-rank", b"x-session-id"
+_HEADERS = frozenset({_ID, _RANK, _SESSION})
+
 _RANK_DIGITS = 18
 """So many fit into 64 bits."""
 
@@ -53,27 +56,33 @@ def read_marks(
     Raises:
         RequestRejected: Its time limit makes no sense.
     """
-    deadline = _time_limit(request, body, service.options.default_timeout)
-    if deadline is not None:
-        deadline += trio.current_time() if since is None else since
-    own = _text(request.header(b"x-request-id"), body.request_id)
-    rank = request.header(b"x-data-parallel-rank")
+    own, rank, session = body.request_id, None, body.session_id
+    deadline = _deadline(request, body, service.options.default_timeout, since)
+    if request.has_any(_HEADERS):
+        header = request.header
+        own = _text(header(_ID), own)
+        rank = header(_RANK)
+        session = _text(header(_SESSION), session)
     return RequestMarks(
         id=prefix + (service.new_id() if own is None else own),
         arrival=time.time(),
         data_parallel_rank=None if rank is None else _rank(rank),
-        session_id=_text(request.header(b"x-session-id"), body.session_id),
+        session_id=session,
         deadline=deadline,
     )
 
 
-def _time_limit(
-    request: HttpRequest, body: GenerationFields, default: float | None
+def _deadline(
+    request: HttpRequest, body: GenerationFields, default: float | None, since: float | None
 ) -> float | None:
     header = request.header(HEADER)
     if header is not None:
-        return seconds_of_header(header)
-    return default if body.timeout is None else seconds_of_field(body.timeout)
+        seconds: float | None = seconds_of_header(header)
+    else:
+        seconds = default if body.timeout is None else seconds_of_field(body.timeout)
+    if seconds is None:
+        return None
+    return seconds + (trio.current_time() if since is None else since)
 
 
 def _rank(value: bytes) -> int | None:

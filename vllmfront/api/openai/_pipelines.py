@@ -52,19 +52,13 @@ class Pipelines(Struct, frozen=True):
                 extras,
                 include_stop=self.include_stop,
             )
-        table = self.tokenizer.json_table(self.skip_special_tokens)
+        include_stop, skips = self.include_stop, self.skip_special_tokens
+        table = self.tokenizer.json_table(skips)
         if table is None or self.sampling.stop_strings or not extras.none:
-            return GeneralChoice(
-                answer,
-                frames,
-                self._choice_text(prompt_token_ids),
-                extras,
-                include_stop=self.include_stop,
-            )
-        text = EscapedText(
-            self.tokenizer, table, prompt_token_ids, skip_special_tokens=self.skip_special_tokens
-        )
-        return FastChoice(answer, frames, text, include_stop=self.include_stop)
+            text = self._choice_text(prompt_token_ids)
+            return GeneralChoice(answer, frames, text, extras, include_stop=include_stop)
+        escaped = EscapedText(self.tokenizer, table, prompt_token_ids, skip_special_tokens=skips)
+        return FastChoice(answer, frames, escaped, include_stop=include_stop)
 
     def whole(self, usage: Usage, prompt_token_ids: Sequence[int]) -> WholeChoice:
         """Return the pipeline of one choice of a whole answer."""

@@ -255,7 +255,7 @@ class OutputReader:
             return
         child.answered = True
         try:
-            if child.kept is not None:
+            if child.kept is not None and reason is None:
                 child.kept.fromlist(output.new_token_ids)
             complete = child.on_output(output)
         except Exception as problem:  # noqa: BLE001 (request edge; it is logged)
