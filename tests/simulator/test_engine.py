@@ -11,7 +11,13 @@ from trio.testing import wait_all_tasks_blocked
 from tests.simulator._frontend import RANK_0, RawFrontend, open_raw_frontend, request
 from vllmfront.engine import FinishReason
 from vllmfront.engine.transport import PeerGone
-from vllmfront.engine.wire import EngineAddresses, EngineDead, decode_batch, encode_init
+from vllmfront.engine.wire import (
+    EngineAddresses,
+    EngineDead,
+    decode_batch,
+    encode_executor_failed,
+    encode_init,
+)
 from vllmfront.simulator import Simulator, SimulatorConfig, open_simulator, serve_simulator
 
 TEST_SECONDS = 5.0
@@ -115,6 +121,16 @@ async def test_a_death_is_told_and_then_the_engine_leaves() -> None:
 
     assert isinstance(found, EngineDead)
     assert simulator.engines[0].snapshot().dead == "prompt token beyond the vocabulary"
+
+
+async def test_what_its_own_executor_would_say_of_a_failure_ends_it() -> None:
+    async with open_pair() as (frontend, simulator):
+        frontend.requests.send_nowait(RANK_0, encode_executor_failed())
+        found = decode_batch(await frontend.frames())
+        await gone(frontend)
+
+    assert isinstance(found, EngineDead)
+    assert simulator.engines[0].snapshot().dead == "its executor is said to have failed"
 
 
 async def test_serving_ends_with_the_last_engine() -> None:

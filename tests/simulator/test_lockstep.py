@@ -3,7 +3,8 @@
 import pytest
 
 from tests.simulator._frontend import request
-from vllmfront.engine.wire import Add, StartWave, Utility
+from vllmfront.engine.wire import Add, EngineAddresses, Init, StartWave, Utility
+from vllmfront.errors import ProtocolError
 from vllmfront.simulator import SimulatorConfig
 from vllmfront.simulator._lockstep import (
     LockstepGroup,
@@ -13,6 +14,7 @@ from vllmfront.simulator._lockstep import (
     WaveLogic,
 )
 from vllmfront.simulator._lockstep_core import LockstepCore
+from vllmfront.simulator._lockstep_remote import MeetingPoint, meeting_point
 from vllmfront.simulator._messages import Answer, Death, Message, StepOutput, WaveNotice
 
 OLD, NEW = False, True
@@ -183,6 +185,36 @@ async def test_a_process_that_was_replaced_before_all_were_there_breaks_the_grou
 
     assert second is not first
     assert first.broken is not None
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({}, None),
+        ({"data_parallel_size": 2}, None),  # those of this process
+        (
+            {
+                "data_parallel_size": 4,
+                "data_parallel_master_ip": "10.0.0.1",
+                "data_parallel_master_port": 7,
+            },
+            MeetingPoint("tcp://10.0.0.1:7", 4),
+        ),
+    ],
+)
+def test_where_ranks_of_several_processes_meet(
+    said: dict[str, object], expected: MeetingPoint | None
+) -> None:
+    addresses = EngineAddresses(inputs=[], outputs=[])
+
+    assert meeting_point(Init(addresses, said), 2) == expected
+
+
+def test_ranks_that_cannot_find_the_others_say_so() -> None:
+    init = Init(EngineAddresses(inputs=[], outputs=[]), {"data_parallel_size": 4})
+
+    with pytest.raises(ProtocolError, match="cannot find each other"):
+        meeting_point(init, 2)
 
 
 # Cores

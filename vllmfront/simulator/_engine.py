@@ -4,7 +4,7 @@ import logging
 import math
 import secrets
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import AsyncExitStack
 
 import attrs
 import trio
@@ -14,10 +14,12 @@ from vllmfront.engine.wire import (
     Add,
     EngineAddresses,
     Hello,
+    Init,
     Ready,
     StartWave,
     decode_init,
     decode_request,
+    encode_executor_failed,
     encode_hello,
     encode_ready,
 )
@@ -27,8 +29,9 @@ from vllmfront.simulator._coordinator_link import CoordinatorLink, open_coordina
 from vllmfront.simulator._core import SimulatedCore
 from vllmfront.simulator._frames import FrameWriter
 from vllmfront.simulator._judge import deafening_fault
-from vllmfront.simulator._lockstep import LockstepGroup, LockstepMeeting
+from vllmfront.simulator._lockstep import LockstepMeeting
 from vllmfront.simulator._lockstep_core import LockstepCore
+from vllmfront.simulator._lockstep_remote import meeting_point, open_remote_group
 from vllmfront.simulator._messages import (
     Answer,
     Death,
@@ -51,6 +54,9 @@ from vllmfront.simulator._sockets import (
 )
 
 _LOGGER = logging.getLogger(__name__)
+
+[_EXECUTOR_FAILED] = encode_executor_failed()[:1]
+"""The type of what an engine's own executor sends when a worker has failed."""
 
 
 @attrs.frozen(kw_only=True)
@@ -91,7 +97,6 @@ class SimulatedEngine:
         self._config = config
         self._core = SimulatedCore(config, rank) if meeting is None else LockstepCore(config, rank)
         self._meeting = meeting
-        self._group: LockstepGroup | None = None
         self._coordinator: CoordinatorLink | None = None
         self._writer = FrameWriter(config, rank)
         self._ready = trio.Event()
@@ -146,7 +151,7 @@ class SimulatedEngine:
         Raises:
             ProtocolError: the frontend's INIT makes no sense.
         """
-        with ExitStack() as stack:
+        async with AsyncExitStack() as stack:
             handshake = stack.enter_context(
                 connect_dealer(
                     context, self._config.handshake, self.rank, linger=HANDSHAKE_LINGER_MS
@@ -160,8 +165,8 @@ class SimulatedEngine:
             await trio.sleep(self._config.start_delay)
             if not await self._passes(StartPhase.INIT):
                 return
-            await self._find_group(stack)
-            self._connect(context, init.addresses, stack)
+            size = await self._find_group(context, init, stack)
+            self._connect(context, init.addresses, stack, size)
             self._coordinator = stack.enter_context(open_coordinator_link(context, init.addresses))
             if self._coordinator is not None:
                 self._core.coordinated = True
@@ -193,8 +198,12 @@ class SimulatedEngine:
             _LOGGER.warning("rank %d ended: %s", self.rank, self._core.dead)
         return goes_on
 
-    def _connect(self, context: Context, addresses: EngineAddresses, stack: ExitStack) -> None:
-        registration = self._writer.registration(addresses, instance_id=secrets.token_hex(8))
+    def _connect(
+        self, context: Context, addresses: EngineAddresses, stack: AsyncExitStack, size: int
+    ) -> None:
+        registration = self._writer.registration(
+            addresses, instance_id=secrets.token_hex(8), size=size
+        )
         for address in addresses.inputs:
             dealer = stack.enter_context(connect_dealer(context, address, self.rank))
             dealer.send(registration)
@@ -204,15 +213,21 @@ class SimulatedEngine:
             stack.callback(pusher.close)
             self._outputs.append(pusher)
 
-    async def _find_group(self, stack: ExitStack) -> None:
-        """Wait for the other ranks, where all step together."""
+    async def _find_group(self, context: Context, init: Init, stack: AsyncExitStack) -> int:
+        """Wait for the other ranks, where all step together; return how many do."""
         if self._meeting is None:
-            return
+            return 1
         assert isinstance(self._core, LockstepCore)
-        self._group = self._meeting.join(self.rank, self._wake)
-        stack.callback(self._group.leave, self.rank)
-        self._core.join(self._group)
-        await self._group.wait_complete()
+        place = meeting_point(init, self._config.ranks)
+        if place is not None:
+            remote = open_remote_group(context, self.rank, place, self._wake)
+            self._core.join(await stack.enter_async_context(remote))
+            return place.size
+        group = self._meeting.join(self.rank, self._wake)
+        stack.callback(group.leave, self.rank)
+        self._core.join(group)
+        await group.wait_complete()
+        return self._config.ranks
 
     def _wake_up(self, call: StartWave) -> None:
         self._core.receive(call, trio.current_time())
@@ -235,6 +250,9 @@ class SimulatedEngine:
             self._deafen(str(error))
 
     def _take(self, frames: list[memoryview]) -> None:
+        if frames[0] == _EXECUTOR_FAILED:
+            self.die("its executor is said to have failed")
+            return
         message = decode_request(frames)
         if isinstance(message, StartWave):
             return  # means nothing to ranks that do not step together

@@ -33,8 +33,8 @@ class FrameWriter:
         self._rank = rank
         self._row_length = None if config.reports_errors else ROW_LENGTH_0_32
 
-    def registration(self, addresses: EngineAddresses, instance_id: str) -> bytes:
-        """Return the first message on each input socket."""
+    def registration(self, addresses: EngineAddresses, instance_id: str, size: int = 1) -> bytes:
+        """Return the first message on each input socket; *size* ranks step together."""
         config = self._config
         tokens = config.block_size * config.num_gpu_blocks
         registration = Registration(
@@ -45,7 +45,7 @@ class FrameWriter:
             dtype=config.dtype,
             vllm_version=config.vllm_version,
             world_size=1,
-            data_parallel_size=config.ranks if config.lockstep else 1,
+            data_parallel_size=size,
             tensor_parallel_size=1,
             pipeline_parallel_size=1,
             decode_context_parallel_size=1,

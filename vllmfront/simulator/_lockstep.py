@@ -6,6 +6,7 @@ nothing else, and one that is dead makes all others fail at their next vote.
 """
 
 from collections.abc import Callable
+from typing import Protocol
 
 import attrs
 import trio
@@ -33,6 +34,23 @@ class Verdict:
 
     pausing: bool
     """Whether all of them have been told to pause."""
+
+
+class Group(Protocol):
+    """What one rank has of the others."""
+
+    @property
+    def broken(self) -> str | None:
+        """Why nobody can agree any more."""
+
+    def vote(self, rank: int, vote: Vote) -> None:
+        """Cast a vote; the verdict comes once all ranks have."""
+
+    def has_verdict(self, rank: int) -> bool:
+        """Tell whether the last vote of *rank* was decided, and it has not heard of it yet."""
+
+    def take_verdict(self, rank: int) -> Verdict | None:
+        """Return what was decided on the last vote of *rank*; None: others have not voted."""
 
 
 class LockstepGroup:

@@ -5,7 +5,7 @@ import attrs
 from vllmfront.engine.wire import Add, StartWave, Utility
 from vllmfront.simulator._config import SimulatorConfig
 from vllmfront.simulator._core import SimulatedCore
-from vllmfront.simulator._lockstep import LockstepGroup, Verdict, Vote, WaveLogic
+from vllmfront.simulator._lockstep import Group, Verdict, Vote, WaveLogic
 from vllmfront.simulator._messages import Message, StepStats
 from vllmfront.simulator._scheduler import Pause
 
@@ -26,7 +26,7 @@ class LockstepCore(SimulatedCore):
             rank, wakes_others=config.wakes_others, sync_interval=config.sync_interval
         )
         self._rank = rank
-        self._group: LockstepGroup | None = None
+        self._group: Group | None = None
         self._dummy_due: float | None = None
         """When the dummy step in flight ends."""
 
@@ -41,7 +41,7 @@ class LockstepCore(SimulatedCore):
         self._utilities.may_resume = self.waves.check_resume
         self._utilities.on_resume = self._resume
 
-    def join(self, group: LockstepGroup) -> None:
+    def join(self, group: Group) -> None:
         """Vote in *group* from now on."""
         self._group = group
 

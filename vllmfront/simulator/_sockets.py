@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import zmq
 
-from vllmfront.engine.transport import MessageReceiver
+from vllmfront.engine.transport import TwoWaySocket
 
 DEATH_LINGER_MS = 4000
 """How long a closed output socket may still try to deliver: the news of a death must arrive."""
@@ -15,12 +15,12 @@ HANDSHAKE_LINGER_MS = 5000
 Context = zmq.Context[zmq.Socket[bytes]]
 
 
-class Dealer(MessageReceiver):
-    """A connected DEALER. Only its one owner sends: nobody else could wake that one up."""
+class Dealer(TwoWaySocket):
+    """A connected DEALER."""
 
     def send(self, payload: bytes) -> None:
         """Queue one message of one frame."""
-        self._socket.send(payload, zmq.DONTWAIT)
+        self.send_frames([payload])
 
 
 class Pusher:

@@ -11,6 +11,7 @@ import trio
 
 from tests.engine._helpers import LIMITS, wait_joined, wait_lost
 from vllmfront.engine import (
+    Deployment,
     EngineClient,
     EngineClientConfig,
     EngineRequest,
@@ -275,6 +276,40 @@ async def test_the_client_of_another_process_takes_the_coordinator_over(version:
                 # The old one goes on with what it has begun, and may have to begin it anew.
                 stream = await run(first, request(f"c{number}", number % 2))
                 assert stream.num_generated_tokens == 20
+
+
+@VERSIONS
+async def test_ranks_that_several_programs_run_step_together_and_begin_anew_together(
+    version: str,
+) -> None:
+    config = attrs.evolve(
+        CONFIG,
+        all_local=False,
+        deployment=Deployment(size=2, lockstep=True),
+        recovery_wait=SECONDS,
+    )
+    with trio.fail_after(SECONDS):
+        async with open_engine_client(config) as client:
+            node = ranks_for(client, version, ranks=1, rejoin_after=0.0)
+            async with (
+                open_simulator(node) as first,
+                open_simulator(attrs.evolve(node, start_rank=1)),
+            ):
+                await client.wait_ready()
+                registrations = client.info.registrations.values()
+                assert {one.data_parallel_size for one in registrations} == {2}
+                for number in range(4):
+                    await run(client, request(f"a{number}", number % 2))
+                    await wait_idle(client)
+
+                first.engines[0].vanish()
+                while {rank.incarnation for rank in client.snapshot().ranks} != {2}:  # noqa: ASYNC110 - no event
+                    await trio.sleep(0.005)
+                for rank in range(2):
+                    await wait_joined(client, rank)
+                for number in range(4):
+                    await run(client, request(f"b{number}", number % 2))
+                    await wait_idle(client)
 
 
 @VERSIONS
