@@ -90,6 +90,7 @@ SECONDS ?= 180
 chaos: .venv/developing
 	$(BIN)/python -m tests.chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) \
 		$(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(KEEP),--keep $(KEEP))
+	$(TEST_ENV) $(PYTEST) -m slow tests/network
 
 lint: .venv/developing
 	$(BIN)/ruff check $(SOURCES)

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import tempfile
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
@@ -32,6 +33,10 @@ FIRST = "gw0"
 
 # What thousands of tests leave behind takes the collector longer to walk through than many of them.
 gc.set_threshold(100_000, 50, 100)
+
+# Frontends keep engines that outlive them there; those of tests are nothing for a user to find.
+STATE = tempfile.TemporaryDirectory(prefix="vf-state-")
+os.environ["XDG_STATE_HOME"] = STATE.name
 
 settings.register_profile("short", max_examples=50)
 settings.load_profile("short")
@@ -69,6 +74,7 @@ def _shares_engine(item: pytest.Item) -> bool:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Stop the engines, asked for or not."""
+    STATE.cleanup()
     pool = session.config.stash.get(POOL, None)
     if pool is not None:
         pool.stop()
