@@ -54,6 +54,9 @@ class AdminServer:
     on_server: Callable[[HttpServer], None]
     """Called with the server once it accepts operators."""
 
+    around_routes: Callable[[Handler], Handler] = lambda routes: routes
+    """Stands between the edge and all routes."""
+
     async def run(
         self, stop: trio.Event, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
@@ -80,7 +83,7 @@ class AdminServer:
             for method, path, handler in admin_routes(self.config, self.control):
                 router.add(method, path, handler)
             yield Edge(
-                handler=router,
+                handler=self.around_routes(router),
                 allowed=router.allowed,
                 access=AccessControl(server.admin_api_keys or server.api_keys),
                 cors=CorsPolicy(),

@@ -35,7 +35,7 @@ from vllmfront.lifecycles._ports import OverviewServer, RankPorts
 from vllmfront.lifecycles._service import Service, ServiceReport
 from vllmfront.lifecycles._stats import DEFAULT_INTERVAL, StatsLog
 from vllmfront.lifecycles._units import EngineUnit
-from vllmfront.lifecycles.workers import ServiceStats, WorkerChildren, WorkerHost
+from vllmfront.lifecycles.workers import ServiceRoutes, ServiceStats, WorkerChildren, WorkerHost
 from vllmfront.supervisor import (
     ChildSpec,
     Restart,
@@ -165,8 +165,13 @@ def _front(
 
 def _admin(parts: Parts, api: ApiServer) -> Sequence[ChildSpec]:
     """It answers operators while the server drains, so it is stopped after that."""
+    host = parts.host
     if not parts.admin_listeners:
         return ()
+
+    def around(routes: Handler) -> Handler:
+        return routes if host is None else ServiceRoutes(own=routes, facts=api.facts, host=host)
+
     admin = AdminServer(
         config=parts.config,
         listeners=parts.admin_listeners,
@@ -174,6 +179,7 @@ def _admin(parts: Parts, api: ApiServer) -> Sequence[ChildSpec]:
         facts=api.facts,
         metrics=api.metrics,
         on_server=parts.generation.attach_admin,
+        around_routes=around,
     )
     return [ChildSpec(name="admin", run=admin.run)]
 

@@ -11,9 +11,11 @@ from vllmfront.lifecycles.workers._children import (
 )
 from vllmfront.lifecycles.workers._host import WorkerHost
 from vllmfront.lifecycles.workers._run import run_api_worker
+from vllmfront.lifecycles.workers._service_routes import ServiceRoutes
 from vllmfront.lifecycles.workers._stats import ServiceStats
 
 __all__ = [
+    "ServiceRoutes",
     "ServiceStats",
     "WorkerChildren",
     "WorkerHost",

@@ -20,6 +20,7 @@ import trio
 
 from vllmfront.api.http import Listener
 from vllmfront.engine import EngineClient, EngineClientConfig
+from vllmfront.errors import ConfigurationError
 from vllmfront.interprocess import Board
 from vllmfront.lifecycles._api import ApiServer
 from vllmfront.lifecycles._config import ServeConfig
@@ -67,6 +68,17 @@ def share_engines(engines: EngineClientConfig, config: ServeConfig) -> EngineCli
     count = count_workers(config)
     if not count:
         return engines
+    if engines.deployment is not None:
+        raise ConfigurationError(
+            f"--api-server-count {config.server.api_server_count or 'auto'}: where several nodes "
+            "have a frontend each (hybrid or external load balancing), each is one process; use "
+            "--api-server-count 1"
+        )
+    if not engines.randomize_ids:
+        raise ConfigurationError(
+            "VLLM_DISABLE_REQUEST_ID_RANDOMIZATION and several workers do not go together: a "
+            "request id that two of them were given would end the engine; use --api-server-count 1"
+        )
     # Engines that outlive this program would know addresses of workers that nobody keeps.
     board = Board.create(pages=count + 1, ranks=engines.engine_count)
     loads = BoardLoads(board, board.pages[MAIN_PAGE], engines.start_rank)

@@ -1,7 +1,7 @@
 """Requests that one process answers for all: a worker passes them on, and main answers."""
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 from vllmfront.api.http import Handler, Headers, HttpRequest, ResponseWriter
 from vllmfront.errors import EngineUnavailable, Reason
@@ -32,12 +32,20 @@ _NOT_PASSED_BACK = frozenset(
 class Forwarding:
     """A handler around *own*: passes on what is about the server as a whole."""
 
-    def __init__(self, own: Handler, line: Line) -> None:
+    def __init__(self, own: Handler, line: Line, *, hidden: Collection[str] = ()) -> None:
+        """Pass on all but what workers answer by themselves.
+
+        Args:
+            own: The worker's routes.
+            line: To main.
+            hidden: Paths that are not there for whom we answer.
+        """
         self._own = own
         self._line = line
+        self._kept = OWN_PATHS | frozenset(hidden)
 
     def __call__(self, request: HttpRequest, response: ResponseWriter) -> Awaitable[None]:
-        if request.path in OWN_PATHS:
+        if request.path in self._kept:
             return self._own(request, response)
         return self._forward(request, response)
 

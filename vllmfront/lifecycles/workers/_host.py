@@ -150,6 +150,7 @@ class WorkerHost:
             output_fd=outputs,
             client_index=slots.index(number - 1),
             follows=True,
+            coordinated=False,
             loads=None,
             workers=0,
             adapters=(),

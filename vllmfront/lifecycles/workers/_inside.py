@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import attrs
 import trio
 
+from vllmfront.api.edge import ADMIN_PATHS
 from vllmfront.api.http import HandedListener, Handler, HttpServer
 from vllmfront.api.metrics import HttpMetrics, collect, pack
 from vllmfront.control import ControlPlane
@@ -185,7 +186,8 @@ class Worker:
 
     def _around_routes(self, routes: Handler) -> Handler:
         self.orders.answering.handler = routes
-        return Forwarding(routes, self.line)
+        hidden = () if self.config.listen.admin is None else ADMIN_PATHS
+        return Forwarding(routes, self.line, hidden=hidden)
 
     def _attach_server(self, server: HttpServer) -> None:
         self.server = server
