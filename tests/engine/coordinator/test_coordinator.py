@@ -312,6 +312,43 @@ async def test_ranks_that_several_programs_run_step_together_and_begin_anew_toge
                     await wait_idle(client)
 
 
+@asynccontextmanager
+async def open_nodes(version: str) -> AsyncGenerator[tuple[EngineClient, EngineClient]]:
+    """Hold the clients of two nodes with a rank each; the first coordinates."""
+    config = attrs.evolve(CONFIG, all_local=False, engine_count=1)
+    first_config = attrs.evolve(config, deployment=Deployment(size=2, lockstep=True))
+    async with open_engine_client(first_config) as first:
+        second_config = attrs.evolve(
+            config,
+            coordinated=False,
+            start_rank=1,
+            deployment=Deployment(size=2, lockstep=True, first_frontend=first.handshake_address),
+        )
+        node = ranks_for(first, version, ranks=1, step_time=0.001)
+        async with (
+            open_engine_client(second_config) as second,
+            open_simulator(node),
+            open_simulator(attrs.evolve(node, start_rank=1)),
+        ):
+            await first.wait_ready()
+            await second.wait_ready()
+            yield first, second
+
+
+@VERSIONS
+async def test_each_node_can_wake_all_ranks(version: str) -> None:
+    with trio.fail_after(SECONDS):
+        async with open_nodes(version) as (first, second):
+            assert isinstance(second.waves, CoordinatorSubscription)
+            for number in range(3):
+                stream = await run(second, request(f"b{number}", 1, 1 + 9 * number))
+                assert stream.num_generated_tokens == 1 + 9 * number
+                await wait_idle(first)
+                stream = await run(first, request(f"a{number}", 0, 1 + 9 * number))
+                assert stream.num_generated_tokens == 1 + 9 * number
+                await wait_idle(first)
+
+
 @VERSIONS
 async def test_a_client_that_comes_later_coordinates_the_same_live_ranks(
     version: str, tmp_path: Path
