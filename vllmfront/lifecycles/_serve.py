@@ -116,7 +116,7 @@ async def serve(  # noqa: ASYNC128 (the child that listens calls it)
             fixed=_fixed(config, engines),
         )
         async with open_upgrades(generation, trigger):
-            _announce(config, listeners, client, heritage)
+            _announce(config, listeners, client, heritage, ports)
             parts = Parts(
                 config=config,
                 host=host,
@@ -255,10 +255,27 @@ def _announce(
     listeners: Sequence[Listener],
     client: EngineClient,
     heritage: Heritage,
+    ports: RankPorts | None,
 ) -> None:
     scheme = "http" if config.server.tls.certfile is None else "https"
     for listener in listeners:
         _LOGGER.info("listening on %s", _url(scheme, listener))
+    if ports is not None:
+        for port, rank in ports.ranks.items():
+            _LOGGER.info("port %d is that of engine %d", port, rank)
+        for listener in ports.overview:
+            _LOGGER.info("the health of all is told on %s", _url(scheme, listener))
+    engine = config.engine
+    if engine.shared:
+        first = "this one" if client.handshake_address else f"at {engine.host}"
+        _LOGGER.info(
+            "serving engines %d to %d of %d; the first frontend is %s, port %d",
+            engine.ranks[0],
+            engine.ranks[-1],
+            engine.data_parallel_size,
+            first,
+            engine.meeting_port,
+        )
     if heritage.predecessor is not None:
         _LOGGER.info("taking over from process %d, with its engines", heritage.predecessor.pid)
         return

@@ -142,8 +142,10 @@ class FakeEngine:
         self._input_socket = self._dealer(self.addresses.inputs[0])
         self._inputs = MessageReceiver(self._input_socket)
 
-    def say_ready(self) -> None:
-        self._handshake.send(encode_ready(Ready(local=False, headless=True)))
+    def say_ready(self, parallel_config_hash: str | None = None) -> None:
+        """Say READY, as one that steps together with others where it tells of its configuration."""
+        ready = Ready(local=False, headless=True, parallel_config_hash=parallel_config_hash)
+        self._handshake.send(encode_ready(ready))
 
     async def receive(self) -> Add | Abort | Utility | StartWave:
         """Return what the frontend asks next."""

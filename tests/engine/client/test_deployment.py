@@ -8,7 +8,7 @@ import attrs
 import pytest
 import trio
 
-from tests.engine._helpers import LIMITS, request
+from tests.engine._helpers import LIMITS, engine_for, request, wait_joined, wait_lost
 from vllmfront.engine import (
     Deployment,
     EngineClient,
@@ -18,7 +18,7 @@ from vllmfront.engine import (
     SamplingParams,
     open_engine_client,
 )
-from vllmfront.errors import EngineDied
+from vllmfront.errors import EngineDied, StartupFailed
 from vllmfront.simulator import Simulator, SimulatorConfig, open_simulator
 
 FIRST = EngineClientConfig(limits=LIMITS, deployment=Deployment(size=2))
@@ -79,3 +79,36 @@ async def test_the_death_of_an_engine_of_others_is_no_news(
 
     warnings = [each.getMessage() for each in caplog.records if "client" in each.name]
     assert warnings == ["Engine 1 is lost: engine 1 closed its connection"]
+
+
+async def test_an_engine_that_is_configured_otherwise_than_those_it_steps_with_is_refused() -> None:
+    config = EngineClientConfig(limits=LIMITS, engine_count=2)
+    with trio.fail_after(5):
+        async with open_engine_client(config) as client:
+            with engine_for(client, 0) as one, engine_for(client, 1) as other:
+                for engine in (one, other):
+                    await engine.say_hello()
+                    engine.register()
+                one.say_ready("a" * 64)
+                await wait_joined(client, 0)
+                other.say_ready("b" * 64)
+                await wait_lost(client, 1)
+                _, error = client.rank_state(1)
+                state = client.rank_state(0)[0]
+
+    assert isinstance(error, StartupFailed)
+    assert "engine 1 is configured otherwise than engine 0" in str(error)
+    assert state is RankState.READY
+
+
+async def test_all_that_step_together_say_the_same() -> None:
+    config = EngineClientConfig(limits=LIMITS, engine_count=2)
+    with trio.fail_after(5):
+        async with open_engine_client(config) as client:
+            with engine_for(client, 0) as one, engine_for(client, 1) as other:
+                for engine in (one, other):
+                    await engine.say_hello()
+                    engine.register()
+                    engine.say_ready("a" * 64)
+                await client.wait_ready()
+                await wait_joined(client, 1)

@@ -277,6 +277,10 @@ class Membership:
         if engine.state is RankState.LOADING:
             self.lose(engine, error)
 
+    def engine_unfit(self, rank: int, error: StartupFailed) -> None:
+        """Take note that a new process of *rank* cannot work with the others."""
+        self.engine_overdue(rank, error)
+
     def engine_silent(self, engine: EngineRank, error: VllmFrontError) -> None:
         """Take note that *engine*, which serves, says nothing about what it works on."""
         _LOGGER.warning("%s; its requests go on once it does", error)

@@ -13,6 +13,7 @@ from vllmfront.engine.handshake._roster import Roster
 from vllmfront.engine.transport import Message, MessageRouter, PeerGone, PeerMonitor
 from vllmfront.engine.wire import (
     Hello,
+    Ready,
     Registration,
     decode_frontend_hello,
     decode_handshake,
@@ -20,7 +21,7 @@ from vllmfront.engine.wire import (
     encode_frontend_reply,
     encode_init,
 )
-from vllmfront.errors import ProtocolError
+from vllmfront.errors import ProtocolError, StartupFailed
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -41,6 +42,9 @@ class Members(Protocol):
 
     def engine_left(self, rank: int) -> None:
         """Take note that the process of *rank* has gone before it said READY."""
+
+    def engine_unfit(self, rank: int, error: StartupFailed) -> None:
+        """Take note that the process of *rank* cannot work with those of other ranks."""
 
 
 class HandshakeOwner:
@@ -81,6 +85,9 @@ class HandshakeOwner:
         self._on_frontend = on_frontend
         self._refusals: dict[bytes, str] = {}
         """What other frontends were refused for, by their identity; it is logged once."""
+
+        self._hashes: dict[int, str] = {}
+        """What present processes say of how they are configured to work together, by rank."""
 
         self._unanswered: dict[int, tuple[bytes, int]] = {}
         """Identity and descriptor of those whose HELLO has no answer yet, by rank."""
@@ -149,10 +156,14 @@ class HandshakeOwner:
         step = decode_handshake(message[1].bytes)
         self._loading = {fd: other for fd, other in self._loading.items() if other != rank}
         if not isinstance(step, Hello):
+            if (unfit := self._compare(rank, step)) is not None:
+                self._refuse(rank, unfit)
+                return rank
             registration = roster.ready(rank, trio.current_time())
             if registration is not None:
                 self._members.engine_joined(rank, registration)
             return rank
+        self._hashes.pop(rank, None)
         roster.hello(rank, trio.current_time())
         if roster is self._roster:
             self._members.engine_arrived(rank, greets=True)
@@ -176,6 +187,26 @@ class HandshakeOwner:
             waiting, self._unanswered = self._unanswered, {}
             for rank, (engine, descriptor) in waiting.items():
                 self._answer(rank, engine, descriptor)
+
+    def _compare(self, rank: int, ready: Ready) -> StartupFailed | None:
+        """Say why *rank* cannot work with the others, which step together with it, if they do."""
+        own = ready.parallel_config_hash
+        if own is None:
+            return None
+        self._hashes[rank] = own
+        others = [other for other, found in self._hashes.items() if found != own]
+        if not others:
+            return None
+        return StartupFailed(
+            f"engine {rank} is configured otherwise than engine {', '.join(map(str, others))}, "
+            "with which it has to step together; start all engines with the same options"
+        )
+
+    def _refuse(self, rank: int, error: StartupFailed) -> None:
+        if rank in self._roster:
+            self._members.engine_unfit(rank, error)
+        else:
+            _LOGGER.error("%s", error)
 
     def _note_left(self, rank: int) -> None:
         if rank in self._roster:
