@@ -152,9 +152,7 @@ class WeightSync:
 
     async def shutdown(self) -> None:
         """Disconnect the engines, giving up an update that is under way."""
-        await self._background.run(
-            partial(self._order, SyncOrder.SHUTDOWN, self._disconnect, self._calls.timeout)
-        )
+        await self._background.run(partial(self._order, SyncOrder.SHUTDOWN, self._disconnect))
 
     async def set_version(self, label: str) -> None:
         """Call the present weights *label*."""
@@ -181,34 +179,36 @@ class WeightSync:
         )
 
     async def _do(self, order: SyncOrder, kwargs: Mapping[str, Any]) -> None:
-        method = order.path.removeprefix("/")
-        work = partial(self._calls.order_workers, method, method, kwargs)
-        await self._background.run(partial(self._order, order, work, self._calls.timeout))
+        await self._background.run(
+            partial(self._order, order, partial(self._pass_on, order, kwargs))
+        )
 
     async def _finish(self, weight_version: str | None) -> None:
-        method = "finish_weight_update"
-        work = partial(self._calls.order_workers, method, method)
-        await self._order(SyncOrder.FINISH, work, self._calls.timeout)
+        await self._order(SyncOrder.FINISH, partial(self._pass_on, SyncOrder.FINISH, {}))
         if weight_version is not None:
             await self._set_version(weight_version)
+
+    async def _pass_on(self, order: SyncOrder, kwargs: Mapping[str, Any], deadline: float) -> None:
+        method = order.path.removeprefix("/")
+        seconds = deadline - trio.current_time()
+        await self._calls.order_workers(method, method, kwargs, seconds=seconds)
 
     async def _set_version(self, label: str) -> None:
         await self._calls.order("update_weight_version", "set_weight_version", label)
         self._expected = label
         self._changed = True
 
-    async def _order(
-        self, order: SyncOrder, work: Callable[..., Awaitable[object]], seconds: float
-    ) -> None:
-        """Do *work* when it is our turn, and its time."""
-        await self._wait_turn(order, seconds)
+    async def _order(self, order: SyncOrder, work: Callable[[float], Awaitable[object]]) -> None:
+        """Do *work* when it is our turn, and its time; it gets the deadline of all that."""
+        deadline = trio.current_time() + self._calls.timeout
+        await self._wait_turn(order, deadline)
         try:
             self._check_awake(order)
             after = next_sync_state(self._state, order, guarded=self._guarded)
             self._busy = order
             with self.times.record(order.value):
                 self._note_begin(order)
-                await work()
+                await work(deadline)
             self._note_done(order, after)
         except (ControlCallFailed, EngineUnavailable) as error:
             self._note_failure(order, error)
@@ -217,8 +217,8 @@ class WeightSync:
             self._busy = None
             self._turn.release()
 
-    async def _wait_turn(self, order: SyncOrder, seconds: float) -> None:
-        with trio.move_on_after(seconds):
+    async def _wait_turn(self, order: SyncOrder, deadline: float) -> None:
+        with trio.move_on_at(deadline):
             await self._turn.acquire()
             return
         busy = "another order" if self._busy is None else self._busy.path
@@ -238,20 +238,19 @@ class WeightSync:
                 since=hold.wall,
             )
 
-    async def _disconnect(self) -> None:
-        method = SyncOrder.SHUTDOWN.path.removeprefix("/")
+    async def _disconnect(self, deadline: float) -> None:
         if self._state not in {SyncState.UNINITIALIZED, SyncState.INITIALIZED}:
-            await self._break_off()
+            await self._break_off(deadline)
         try:
-            await self._calls.order_workers(method, method)
+            await self._pass_on(SyncOrder.SHUTDOWN, {}, deadline)
         except ControlCallTimeout:
             raise
         except ControlCallFailed:
             # An update is under way that we know nothing of.
-            await self._break_off()
-            await self._calls.order_workers(method, method)
+            await self._break_off(deadline)
+            await self._pass_on(SyncOrder.SHUTDOWN, {}, deadline)
 
-    async def _break_off(self) -> None:
+    async def _break_off(self, deadline: float) -> None:
         """End an update that nobody will finish, so that engines can be disconnected, and can run.
 
         Its start may have emptied layers, which its finish fills again, with what has come or with
@@ -259,18 +258,22 @@ class WeightSync:
         finish it. Those that cannot finish at all forget an update that fails, and an empty list of
         chunks fails in any backend.
         """
-        ranks = await self._try_workers("finish_weight_update", None)
+        ranks = await self._try_workers(deadline, "finish_weight_update", None)
         if ranks:
-            await self._try_workers("start_weight_update", ranks)
-            ranks = await self._try_workers("finish_weight_update", ranks)
+            await self._try_workers(deadline, "start_weight_update", ranks)
+            ranks = await self._try_workers(deadline, "finish_weight_update", ranks)
         if ranks:
-            await self._try_workers("update_weights", ranks, {"update_info": []})
+            await self._try_workers(deadline, "update_weights", ranks, {"update_info": []})
         elif not self._began_chunks:
             for incomplete in self._incomplete.values():
                 incomplete.clear()
 
     async def _try_workers(
-        self, method: str, ranks: Collection[int] | None, kwargs: Mapping[str, Any] | None = None
+        self,
+        deadline: float,
+        method: str,
+        ranks: Collection[int] | None,
+        kwargs: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """Have workers do *method*; return the ranks on which they refused.
 
@@ -278,9 +281,10 @@ class WeightSync:
             ControlCallTimeout: Some did not answer in time.
             EngineDied: Some engine is gone.
         """
+        seconds = deadline - trio.current_time()
         outcomes = await self._client.call_each(
             *("collective_rpc", method, None, [], dict(kwargs or {})),
-            timeout=self._calls.timeout,
+            timeout=seconds,
             ranks=ranks,
             wait_for_all=True,
         )

@@ -7,8 +7,12 @@ import trio
 
 from vllmfront.engine.client._membership import Membership
 from vllmfront.engine.client._rank import EngineRank
-from vllmfront.engine.client._utility import DEFAULT_CALL_SECONDS, Outcome, UtilityCalls
+from vllmfront.engine.client._utility import Outcome, UtilityCalls
 from vllmfront.engine.pause import EngineOrder, Hold, HoldGate, HoldKind
+
+SETUP_SECONDS = 600.0
+"""For an engine to take a hold as it joins. Those in lockstep do so together, and some may need
+long to load."""
 
 _Told = tuple[int, tuple[tuple[HoldKind, tuple[EngineOrder, ...]], ...]]
 """Which process of a rank, and what it was told."""
@@ -60,11 +64,13 @@ class HoldSetup:
                 )
             )
 
+        processes = {rank: rank.incarnation for rank in ranks}
         # Ranks in lockstep stand still only once all were told: none may wait for another.
         async with trio.open_nursery() as nursery:
             for version, group in groupby(ranks, _version):
                 nursery.start_soon(tell, hold.order(version), list(group))
-        self.note([rank for rank in ranks if rank.state.connected])
+        # A process that has come meanwhile is told when it joins.
+        self.note([rank for rank, process in processes.items() if rank.incarnation == process])
         return outcomes
 
     def note(self, ranks: Collection[EngineRank]) -> None:
@@ -77,7 +83,7 @@ class HoldSetup:
         return tuple((hold.kind, hold.orders(version)) for hold in self._gate.holds)
 
     async def _call(self, order: EngineOrder, engine: EngineRank) -> None:
-        await self._calls.call(order.method, order.args, [engine.rank], DEFAULT_CALL_SECONDS)
+        await self._calls.call(order.method, order.args, [engine.rank], SETUP_SECONDS)
 
 
 def _lifting(told: set[HoldKind], wanted: set[HoldKind]) -> list[EngineOrder]:

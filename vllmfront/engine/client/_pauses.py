@@ -1,6 +1,7 @@
 """The pause windows of one client: who has one, what the engines are told, and how it ends."""
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
@@ -185,7 +186,8 @@ class Pauses:
         window.hold = attrs.evolve(hold, since=window.hold.since, wall=window.hold.wall)
         window.lapsed = False
         window.lease.renew(now, lease)
-        if wider:
+        if wider or window.phase is PausePhase.PAUSING:
+            # Also where only the answer of an engine is missing: it may have been lost.
             window.enter(PauseEvent.WIDENED)
             self._take(window)
         else:
@@ -196,6 +198,7 @@ class Pauses:
     def _take(self, window: PauseWindow) -> None:
         """Close the gate, and have the engines told."""
         caught = self.hold(window.hold)
+        self._taking.cancel(reason="asked again")
         self._taking = trio.CancelScope()
         self._do(partial(self._tell, window, window.hold, self._taking, caught))
 
@@ -247,23 +250,26 @@ class Pauses:
     # Lifting
 
     async def _lift(self, window: PauseWindow) -> None:
-        cause, ranks = window.error, self.serving()
-        outcomes: Sequence[Outcome] = ()
-        # An engine that sleeps goes on by itself once it has been woken up.
-        if self._gate.find(HoldKind.SLEEP) is None:
+        cause = window.error
+        lifted: dict[EngineRank, int] = {}
+        # Engines that were set up meanwhile stand still as well.
+        while ranks := [one for one in self.serving() if lifted.get(one) != one.incarnation]:
+            lifted |= {one: one.incarnation for one in ranks}
+            if self._gate.find(HoldKind.SLEEP) is not None:
+                break  # one that sleeps goes on by itself once it has been woken up
             outcomes = await self._calls.call_ranks_each(
                 ranks, "resume_scheduler", (), None, wait_for_all=True
             )
-        if self.window is not window or window.phase is not PausePhase.RESUMING:
-            return
-        refused = _refused("resume", outcomes)
-        if refused is not None:
-            _LOGGER.error("%s; generation stays paused", refused)
-            window.enter(PauseEvent.REFUSED, refused)
-            return
+            if self.window is not window or window.phase is not PausePhase.RESUMING:
+                return
+            refused = _refused("resume", outcomes)
+            if refused is not None:
+                _LOGGER.error("%s; generation stays paused", refused)
+                window.enter(PauseEvent.REFUSED, refused)
+                return
         self.window = None
         self._gate.open(HoldKind.PAUSE)
-        self.setup.note(ranks)
+        self.setup.note([one for one, process in lifted.items() if one.incarnation == process])
         window.enter(PauseEvent.RESUMED, cause)
         seconds = trio.current_time() - window.hold.since
         _LOGGER.info("Generation goes on, after a pause%s of %.1f s", _by(window.owner), seconds)
@@ -277,7 +283,9 @@ class Pauses:
 
     def _next_expiry(self) -> float:
         window = self.window
-        return float("inf") if window is None else window.lease.due
+        if window is None or window.phase is PausePhase.RESUMING:
+            return math.inf
+        return window.lease.due
 
     def _look_at_lease(self, now: float) -> None:
         window = self.window
@@ -286,8 +294,10 @@ class Pauses:
         window.lease = Lease.of(None, now)
         window.lapsed = True
         action, veto = self._lease_action, self.veto()
-        who = f"The pause{_by(window.owner)}, mode {window.mode.value}, has lasted {{:.0f}} s"
-        story = who.format(now - window.hold.since) + ", and its lease was not renewed"
+        story = (
+            f"The pause{_by(window.owner)}, mode {window.mode.value}, has lasted "
+            f"{now - window.hold.since:.0f} s, and its lease was not renewed"
+        )
         if action is LeaseAction.SHUTDOWN and self.on_shutdown is not None:
             _LOGGER.error("%s: ending the program, as --pause-lease-action says", story)
             self.on_shutdown("the lease of a pause was not renewed")

@@ -1,0 +1,157 @@
+"""Orders to engines that are silent, refuse, or die; what is known of weights then."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import attrs
+import pytest
+import trio
+
+from tests.engine._helpers import CONFIG, open_engines, replaced, settle, wait_lost
+from vllmfront.control import ControlConfig, ControlPlane, SyncState, open_control_plane
+from vllmfront.engine.wire import Utility
+from vllmfront.errors import ControlCallFailed, ControlCallTimeout
+from vllmfront.testing import FakeEngine
+
+RECOVERING = attrs.evolve(CONFIG, recovery_wait=5)
+
+
+@asynccontextmanager
+async def opened(
+    count: int = 1, *, seconds: float = 5.0
+) -> AsyncGenerator[tuple[ControlPlane, list[FakeEngine]]]:
+    async with (
+        open_engines(count, RECOVERING) as (client, engines),
+        open_control_plane(client, ControlConfig(timeout=seconds)) as plane,
+    ):
+        yield plane, engines
+
+
+async def worker_call(engine: FakeEngine) -> tuple[Utility, str]:
+    """Return the next call, and which method of the workers it is for."""
+    call = await engine.receive_utility()
+    assert call.method == "collective_rpc"
+    return call, str(call.args[0])
+
+
+async def do(engine: FakeEngine, *methods: str) -> None:
+    """Answer these calls of workers' methods, which must come."""
+    for method in methods:
+        call, found = await worker_call(engine)
+        assert found == method
+        engine.answer(call, [None])
+
+
+async def test_a_silent_engine_is_named_with_the_phase_and_later_calls_work() -> None:
+    async with opened(2, seconds=0.1) as (plane, engines), trio.open_nursery() as nursery:
+        nursery.start_soon(do, engines[0], "init_weight_transfer_engine")
+        with pytest.raises(ControlCallTimeout, match="engine 1 gave no answer") as caught:
+            await plane.weights.init({})
+        assert caught.value.phase == "init_weight_transfer_engine"
+        assert list(caught.value.failures) == [1]
+        assert plane.weights.state is SyncState.FAILED
+
+        await engines[1].receive_utility()  # its late answer would be ignored
+        for engine in engines:
+            nursery.start_soon(
+                do,
+                engine,
+                "finish_weight_update",
+                "shutdown_weight_transfer_engine",
+                "init_weight_transfer_engine",
+            )
+        await plane.weights.shutdown()
+        await plane.weights.init({})
+        assert plane.weights.snapshot().state is SyncState.INITIALIZED
+
+
+async def test_a_call_fails_at_once_when_its_engine_dies() -> None:
+    async with opened(2, seconds=60) as (plane, engines), trio.open_nursery() as nursery:
+
+        async def die() -> None:
+            await worker_call(engines[1])
+            engines[1].close()
+
+        nursery.start_soon(die)
+        with trio.fail_after(2), pytest.raises(ControlCallFailed, match="engine 1") as caught:
+            await plane.weights.init({})
+
+        assert list(caught.value.failures) == [1]
+        assert plane.weights.state is SyncState.FAILED
+
+
+async def test_an_order_is_done_to_its_end_when_who_asked_is_gone() -> None:
+    async with opened() as (plane, [engine]), trio.open_nursery() as nursery:
+        asking = trio.CancelScope()
+
+        async def ask() -> None:
+            with asking:
+                await plane.weights.init({"master": "x"})
+
+        nursery.start_soon(ask)
+        call, _ = await worker_call(engine)
+        asking.cancel()
+        await settle()
+        assert plane.weights.state is SyncState.UNINITIALIZED
+        engine.answer(call, [None])
+        await settle()
+
+        assert plane.weights.snapshot().state is SyncState.INITIALIZED
+        assert dict(call.args[3]) == {"init_info": {"master": "x"}}
+
+
+async def test_orders_wait_for_each_other_and_are_judged_when_it_is_their_turn() -> None:
+    async with opened() as (plane, [engine]), trio.open_nursery() as nursery:
+        nursery.start_soon(plane.weights.init, {})
+        call, _ = await worker_call(engine)
+        nursery.start_soon(plane.weights.start)
+        await settle()
+        assert engine.heard_nothing()
+        engine.answer(call, [None])
+        await do(engine, "start_weight_update")
+
+
+async def test_the_wait_for_another_order_has_an_end() -> None:
+    async with opened(seconds=0.05) as (plane, _):
+        await plane.weights._turn.acquire()
+        with pytest.raises(ControlCallTimeout, match="waiting for another order to end"):
+            await plane.weights.init({})
+        assert plane.weights.state is SyncState.UNINITIALIZED
+
+
+async def test_a_restarted_engine_has_stale_weights_and_says_so() -> None:
+    async with opened() as (plane, [old]), trio.open_nursery() as nursery:
+        nursery.start_soon(
+            do, old, "init_weight_transfer_engine", "start_weight_update", "finish_weight_update"
+        )
+        await plane.weights.init({})
+        await plane.weights.start()
+        await plane.weights.finish()
+        async with replaced(plane.client, old) as new:
+            snapshot = plane.weights.snapshot()
+            assert (snapshot.state, snapshot.stale) == (SyncState.FAILED, (0,))
+            assert snapshot.failure is not None
+            assert snapshot.failure.phase == "connection"
+
+            async def tell() -> None:
+                engine_call = await new.receive_utility()
+                assert engine_call.method == "get_weight_version"
+                new.answer(engine_call, "default")
+
+            nursery.start_soon(tell)
+            version = await plane.weights.version()
+            assert (version.label, version.stale) == ("default", (0,))
+
+
+async def test_an_update_under_way_ends_with_its_engine_and_leaves_nothing_incomplete() -> None:
+    async with opened() as (plane, [engine]), trio.open_nursery() as nursery:
+        nursery.start_soon(do, engine, "init_weight_transfer_engine", "start_weight_update")
+        await plane.weights.init({})
+        await plane.weights.start()
+        before = plane.weights.snapshot()
+        engine.close()
+        await wait_lost(plane.client)
+        after = plane.weights.snapshot()
+
+        assert (before.incomplete, after.incomplete) == ((0,), ())
+        assert (before.state, after.state) == (SyncState.STARTED, SyncState.FAILED)
