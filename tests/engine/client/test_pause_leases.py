@@ -162,7 +162,9 @@ async def test_a_resume_that_hangs_does_not_spin_when_the_lease_ends(
         window = pauses.open(PauseMode.KEEP, owner="a", lease=1)
         await window.wait_paused()
         # An engine that never answers.
-        monkeypatch.setattr(pauses, "serving", lambda: [attrs.make_class("E", ["incarnation"])(1)])
+        monkeypatch.setattr(
+            pauses, "serving", lambda: [attrs.make_class("E", ["incarnation"], eq=False)(1)]
+        )
         cast("NoEngines", pauses._calls).hangs = True
         pauses.end("a")
         await trio.sleep(5)
