@@ -5,7 +5,7 @@ from collections.abc import Callable
 import attrs
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from vllmfront.engine import EngineInfo
 from vllmfront.engine.wire import Registration
@@ -46,7 +46,7 @@ class FakeEngines:
 
 @pytest.mark.parametrize(("together", "given_up"), [(2, ["engine 1 is gone"]), (1, []), (None, [])])
 async def test_engines_that_step_together_are_lost_with_the_first(
-    together: int | None, given_up: list[str]
+    together: int | None, given_up: list[str], autojump_clock: MockClock
 ) -> None:
     engines = FakeEngines(together)
     shutdown = Shutdown(budget=1.0, margin=1.0)
@@ -54,7 +54,7 @@ async def test_engines_that_step_together_are_lost_with_the_first(
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
         await nursery.start(watch.run, stop)
-        began = trio.current_time()
+        began = autojump_clock.current_time()
         engines.lose(1)
         engines.lose(0)
         await trio.sleep(9.9)
@@ -67,7 +67,7 @@ async def test_engines_that_step_together_are_lost_with_the_first(
     assert not early
     assert late is bool(given_up)
     assert (watch.loss is None) is not bool(given_up)
-    assert trio.current_time() - began < 11
+    assert autojump_clock.current_time() - began < 11
 
 
 async def test_a_loss_after_the_order_to_stop_ends_requests_and_is_no_failure() -> None:
