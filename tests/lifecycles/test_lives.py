@@ -145,7 +145,8 @@ async def test_real_engines_outlive_frontends(tmp_path: Path, version: str) -> N
                     await last.stop()
             finally:
                 os.killpg(engine.pid, signal.SIGKILL)
-                await engine.wait()
+                with trio.move_on_after(5, shield=True):
+                    await engine.wait()
 
 
 @asynccontextmanager

@@ -141,7 +141,7 @@ async def open_hosts(count: int) -> AsyncGenerator[Sequence[Host]]:
             for number in range(1, count + 1)
         )
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(Switch(hosts).serve)
+            nursery.start_soon(Switch(hosts).serve)  # noqa: ASYNC113 (frames wait)
             yield hosts
             nursery.cancel_scope.cancel(reason="the test is over")
     finally:

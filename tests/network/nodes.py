@@ -17,6 +17,7 @@ from tests.network.hosts import Host
 
 PORT = 29550
 STEP_MS = 10
+KILL_SECONDS = 5.0
 
 
 @attrs.define
@@ -126,7 +127,8 @@ async def open_node(folder: Path, host: Host, *arguments: str) -> AsyncGenerator
         ) as http:
             yield Node(host, file, process, http)
     finally:
-        await kill(process)
+        with trio.move_on_after(KILL_SECONDS, shield=True):
+            await kill(process)
 
 
 @asynccontextmanager
@@ -144,12 +146,12 @@ async def open_engines(
     try:
         yield process
     finally:
-        await kill(process)
+        with trio.move_on_after(KILL_SECONDS, shield=True):
+            await kill(process)
 
 
 async def kill(process: trio.Process) -> None:
     """End it at once, as a power failure does."""
     if process.poll() is None:
         process.send_signal(signal.SIGKILL)
-    with trio.move_on_after(5, shield=True):
-        await process.wait()
+    await process.wait()

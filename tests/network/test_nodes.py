@@ -8,6 +8,7 @@ import attrs
 import pytest
 import trio
 
+from tests.lifecycles.rig import fake_python
 from tests.network.hosts import Host, open_hosts
 from tests.network.nodes import PORT, Answer, Node, kill, open_engines, open_node
 
@@ -146,6 +147,50 @@ async def test_waves_of_engines_that_step_together_never_hang(tmp_path: Path) ->
                     assert await node.text(300, rank) == text
                 assert node.log.count("Engine 0 is lost") == lost
             assert node.log.count("said HELLO") == 2
+
+
+@asynccontextmanager
+async def hybrid_node(folder: Path, hosts: Sequence[Host], rank: int) -> AsyncGenerator[Node]:
+    """Run a frontend that starts an engine on its own host, and serves that one."""
+    place = folder / f"python-{rank}"
+    place.mkdir(exist_ok=True)
+    arguments = (
+        *("--python", fake_python(place), "--data-parallel-hybrid-lb"),
+        *("--data-parallel-size", str(len(hosts)), "--data-parallel-size-local", "1"),
+        *("--data-parallel-start-rank", str(rank)),
+        *("--data-parallel-address", hosts[0].address, "--data-parallel-rpc-port", str(PORT)),
+    )
+    async with open_node(folder, hosts[rank], *arguments) as node:
+        yield node
+
+
+async def test_nodes_that_balance_their_own_engines_do_without_each_other(tmp_path: Path) -> None:
+    with trio.fail_after(600):
+        async with open_hosts(3) as hosts, AsyncExitStack() as stack:
+            nodes = [
+                await stack.enter_async_context(hybrid_node(tmp_path, hosts, rank))
+                for rank in range(3)
+            ]
+            for node in nodes:
+                await node.wait_ready()
+            text = await nodes[0].text(TOKENS)
+            async with trio.open_nursery() as nursery:
+                streams = [await node.begin_stream(nursery, TOKENS) for node in nodes]
+                hosts[2].stall()
+                # Nobody has to hear of the others for this.
+                await wait_finished(*streams)
+                await trio.sleep(NOTICED)
+                assert [await node.text(TOKENS) for node in nodes] == [text] * 3
+                hosts[2].go_on()
+            assert [each.text for each in streams] == [text] * 3
+            assert not any(each.error for each in streams)
+
+            await kill(nodes[2].process)
+            assert [await node.text(TOKENS) for node in nodes[:2]] == [text] * 2
+            async with hybrid_node(tmp_path, hosts, 2) as again:
+                await again.wait_ready()
+                assert await again.text(TOKENS) == text
+            assert not any("Traceback" in node.log for node in nodes)
 
 
 async def wait_finished(*answers: Answer) -> None:
