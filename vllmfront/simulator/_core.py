@@ -1,7 +1,7 @@
 """A simulated engine core: messages in, messages out, and time in between. Pure."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import attrs
 
@@ -9,6 +9,7 @@ from vllmfront.engine import EngineError, EngineOutput, EngineRequest, FinishRea
 from vllmfront.engine.wire import Abort, Add, StartWave, Utility
 from vllmfront.simulator._arrivals import Arrivals
 from vllmfront.simulator._config import SimulatorConfig
+from vllmfront.simulator._endings import PAUSED, ended, failure, finished_ids, pooled
 from vllmfront.simulator._judge import fatal_fault
 from vllmfront.simulator._messages import (
     Answer,
@@ -27,10 +28,6 @@ from vllmfront.simulator._script import Act
 from vllmfront.simulator._structured import constraint_fault
 from vllmfront.simulator._tokens import TokenSource
 from vllmfront.simulator._utility import Utilities, WhenIdle
-
-PAUSED = EngineError(
-    "engine_paused", "Generation is paused. Please retry after it resumes.", retryable=True
-)
 
 
 @attrs.define(eq=False, init=False)
@@ -152,7 +149,7 @@ class SimulatedCore:
         if self._utilities.rejects_new and not request.abort_immediately:
             self._refuse(request_id, client, now, PAUSED)
             return
-        if self._needs_error(request):
+        if request.sampling is None and request.pooling is None:
             self._refuse(request_id, client, now, None)
             return
         fault = fatal_fault(add, self.config, self._scheduler.find(request_id) is not None)
@@ -193,48 +190,20 @@ class SimulatedCore:
         self._utilities.loras.load(lora)
         return self._source.start(self._utilities.loras.weights(lora))
 
-    @staticmethod
-    def _needs_error(request: EngineRequest) -> bool:
-        """Tell whether a request fails before anything looks at its content."""
-        return request.sampling is None and request.pooling is None
-
     def _pool(self, add: Add, now: float) -> None:
         vector = embed(add.request, self._source, self.config.embedding_size)
-        output = EngineOutput(
-            new_token_ids=[], finish_reason=FinishReason.STOP, pooling_output=vector
-        )
-        self._outbox.append(
-            StepOutput(client=add.client_index, timestamp=now, rows=[(add.internal_id, output)])
-        )
+        self._outbox.append(pooled(add, vector, now))
 
     def _refuse(self, request_id: str, client: int, now: float, error: EngineError | None) -> None:
-        self._outbox.append(self._ended([request_id], client, now, FinishReason.ERROR, error))
-
-    def _ended(
-        self,
-        request_ids: Iterable[str],
-        client: int,
-        now: float,
-        reason: FinishReason,
-        error: EngineError | None = None,
-    ) -> StepOutput:
-        """Say that requests ended by the engine's own doing; such a message names them twice."""
-        output = EngineOutput(
-            new_token_ids=[],
-            finish_reason=reason,
-            error=error if self.config.reports_errors else None,
-        )
-        ids = list(request_ids)
-        rows = [(request_id, output) for request_id in ids]
-        return StepOutput(client=client, timestamp=now, rows=rows, finished=ids)
+        if not self.config.reports_errors:
+            error = None
+        self._outbox.append(ended([request_id], client, now, FinishReason.ERROR, error))
 
     def _abort_all(self, now: float) -> list[StepOutput]:
         by_client: dict[int, list[str]] = {}
         for sequence in self._scheduler.remove():
             by_client.setdefault(sequence.client, []).append(sequence.request_id)
-        return [
-            self._ended(ids, client, now, FinishReason.ABORT) for client, ids in by_client.items()
-        ]
+        return [ended(ids, client, now, FinishReason.ABORT) for client, ids in by_client.items()]
 
     # Utility calls
 
@@ -243,7 +212,7 @@ class SimulatedCore:
         try:
             result = self._utilities.call(call.method, call.args)
         except Exception as error:  # noqa: BLE001  # what a call raises is its answer
-            self._answer_failure(call, now, error)
+            self._outbox.append(failure(call, error, now))
             return
         self._outbox += self._utilities.take_said()
         if isinstance(result, WhenIdle):
@@ -252,16 +221,6 @@ class SimulatedCore:
             self._outbox.append(
                 Answer(client=call.client_index, timestamp=now, call_id=call.call_id, result=result)
             )
-
-    def _answer_failure(self, call: Utility, now: float, error: Exception) -> None:
-        self._outbox.append(
-            Answer(
-                client=call.client_index,
-                timestamp=now,
-                call_id=call.call_id,
-                failure=f"Call to {call.method} method failed: {error}",
-            )
-        )
 
     def _settle(self, now: float) -> None:
         """Give the answers, and the statistics, that waited until no work was left."""
@@ -303,7 +262,7 @@ class SimulatedCore:
                     timestamp=now,
                     rows=rows,
                     stats=stats,
-                    finished=_finished(rows) if self.coordinated else None,
+                    finished=finished_ids(rows) if self.coordinated else None,
                     weight_version=self._utilities.weight_version,
                 )
             )
@@ -336,13 +295,3 @@ class SimulatedCore:
     @property
     def paused(self) -> bool:
         return self._scheduler.pause is not Pause.NOTHING
-
-
-def _finished(rows: list[tuple[str, list[int] | EngineOutput]]) -> list[str] | None:
-    """Return the requests that end with *rows*, as engines with a coordinator name them."""
-    ended = [
-        request_id
-        for request_id, row in rows
-        if not isinstance(row, list) and row.finish_reason is not None
-    ]
-    return ended or None

@@ -6,7 +6,6 @@ import secrets
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
 
-import attrs
 import trio
 
 from vllmfront.engine.wire import (
@@ -14,7 +13,6 @@ from vllmfront.engine.wire import (
     Add,
     EngineAddresses,
     Hello,
-    Init,
     Ready,
     StartWave,
     decode_init,
@@ -31,7 +29,7 @@ from vllmfront.simulator._frames import FrameWriter
 from vllmfront.simulator._judge import deafening_fault
 from vllmfront.simulator._lockstep import LockstepMeeting
 from vllmfront.simulator._lockstep_core import LockstepCore
-from vllmfront.simulator._lockstep_remote import meeting_point, open_remote_group
+from vllmfront.simulator._lockstep_remote import join_group
 from vllmfront.simulator._messages import (
     Answer,
     Death,
@@ -43,6 +41,7 @@ from vllmfront.simulator._messages import (
     WaveNotice,
 )
 from vllmfront.simulator._rim import Rim, StartPhase
+from vllmfront.simulator._snapshot import EngineSnapshot
 from vllmfront.simulator._sockets import (
     DEATH_LINGER_MS,
     HANDSHAKE_LINGER_MS,
@@ -57,21 +56,6 @@ _LOGGER = logging.getLogger(__name__)
 
 [_EXECUTOR_FAILED] = encode_executor_failed()[:1]
 """The type of what an engine's own executor sends when a worker has failed."""
-
-
-@attrs.frozen(kw_only=True)
-class EngineSnapshot:
-    """What an operator may want to see of one rank."""
-
-    rank: int
-    ready: bool
-    dead: str | None
-    deaf: str | None
-    """Why the rank takes no more requests although it lives; None: it does."""
-
-    running: int
-    waiting: int
-    paused: bool
 
 
 class SimulatedEngine:
@@ -165,7 +149,15 @@ class SimulatedEngine:
             await trio.sleep(self._config.start_delay)
             if not await self._passes(StartPhase.INIT):
                 return
-            size = await self._find_group(context, init, stack)
+            size = 1
+            if isinstance(self._core, LockstepCore):
+                assert self._meeting is not None
+                joined = join_group(
+                    context, init, self._config.ranks, self.rank, self._meeting, self._wake
+                )
+                group = await stack.enter_async_context(joined)
+                self._core.join(group)
+                size = group.size
             self._connect(context, init.addresses, stack, size)
             self._coordinator = stack.enter_context(open_coordinator_link(context, init.addresses))
             if self._coordinator is not None:
@@ -212,22 +204,6 @@ class SimulatedEngine:
             pusher = connect_pusher(context, address)
             stack.callback(pusher.close)
             self._outputs.append(pusher)
-
-    async def _find_group(self, context: Context, init: Init, stack: AsyncExitStack) -> int:
-        """Wait for the other ranks, where all step together; return how many do."""
-        if self._meeting is None:
-            return 1
-        assert isinstance(self._core, LockstepCore)
-        place = meeting_point(init, self._config.ranks)
-        if place is not None:
-            remote = open_remote_group(context, self.rank, place, self._wake)
-            self._core.join(await stack.enter_async_context(remote))
-            return place.size
-        group = self._meeting.join(self.rank, self._wake)
-        stack.callback(group.leave, self.rank)
-        self._core.join(group)
-        await group.wait_complete()
-        return self._config.ranks
 
     def _wake_up(self, call: StartWave) -> None:
         self._core.receive(call, trio.current_time())

@@ -40,6 +40,10 @@ class Group(Protocol):
     """What one rank has of the others."""
 
     @property
+    def size(self) -> int:
+        """How many ranks there are."""
+
+    @property
     def broken(self) -> str | None:
         """Why nobody can agree any more."""
 
@@ -60,14 +64,14 @@ class LockstepGroup:
         self.broken: str | None = None
         """Why nobody can agree any more."""
 
-        self._size = size
+        self.size = size
         self._members: dict[int, Callable[[], None]] = {}
         self._votes: dict[int, Vote] = {}
         self._verdicts: dict[int, Verdict] = {}
         self._complete = trio.Event()
 
     def __repr__(self) -> str:
-        return f"<LockstepGroup {len(self._members)}/{self._size}, broken: {self.broken}>"
+        return f"<LockstepGroup {len(self._members)}/{self.size}, broken: {self.broken}>"
 
     def admits(self, rank: int) -> bool:
         """Tell whether a new process of *rank* can belong to this group."""
@@ -76,7 +80,7 @@ class LockstepGroup:
     def join(self, rank: int, wake: Callable[[], None]) -> None:
         """Belong to the group; *wake* is called when something was decided."""
         self._members[rank] = wake
-        if len(self._members) == self._size:
+        if len(self._members) == self.size:
             self._complete.set()
 
     async def wait_complete(self) -> None:
@@ -92,13 +96,13 @@ class LockstepGroup:
     def vote(self, rank: int, vote: Vote) -> None:
         """Cast a vote; the verdict comes once all ranks have."""
         self._votes[rank] = vote
-        if len(self._votes) == self._size:
+        if len(self._votes) == self.size:
             votes, self._votes = self._votes, {}
             told = sum(one.pausing for one in votes.values())
             verdict = Verdict(
                 # Those that were told to pause run until all others were told, too.
-                unfinished=any(one.unfinished for one in votes.values()) or 0 < told < self._size,
-                pausing=told == self._size,
+                unfinished=any(one.unfinished for one in votes.values()) or 0 < told < self.size,
+                pausing=told == self.size,
             )
             self._verdicts = dict.fromkeys(votes, verdict)
             self._wake_all()

@@ -21,7 +21,7 @@ from vllmfront.engine.transport import (
 )
 from vllmfront.engine.wire import Init
 from vllmfront.errors import ProtocolError
-from vllmfront.simulator._lockstep import LockstepGroup, Verdict, Vote
+from vllmfront.simulator._lockstep import Group, LockstepGroup, LockstepMeeting, Verdict, Vote
 from vllmfront.simulator._sockets import Context, Dealer, connect_dealer
 
 _JOIN = b"join"
@@ -57,8 +57,9 @@ def meeting_point(init: Init, ranks: int) -> MeetingPoint | None:
 class RemoteGroup:
     """One rank's share in a group of several processes; used as a ``LockstepGroup`` is."""
 
-    def __init__(self, dealer: Dealer, wake: Callable[[], None]) -> None:
+    def __init__(self, dealer: Dealer, size: int, wake: Callable[[], None]) -> None:
         self.broken: str | None = None
+        self.size = size
         self._dealer = dealer
         self._wake = wake
         self._verdict: Verdict | None = None
@@ -122,12 +123,47 @@ async def open_remote_group(
             connect_dealer(context, place.address, rank) as dealer,
             open_monitor(dealer) as monitor,
         ):
-            group = RemoteGroup(dealer, wake)
+            group = RemoteGroup(dealer, place.size, wake)
             nursery.start_soon(group.read)
             nursery.start_soon(group.watch, monitor)
             await group.wait_complete()
             yield group
             nursery.cancel_scope.cancel(reason="the rank has ended")
+
+
+@asynccontextmanager
+async def join_group(  # noqa: PLR0917 - an engine's own, in the order of their making
+    context: Context,
+    init: Init,
+    ranks: int,
+    rank: int,
+    meeting: LockstepMeeting,
+    wake: Callable[[], None],
+) -> AsyncGenerator[Group]:
+    """Belong to the group of all ranks for the block, which begins when all are there.
+
+    Args:
+        context: Whose I/O threads serve it.
+        init: Says whether there are more than the ranks of this process, and where.
+        ranks: Of this process.
+        rank: The one that joins.
+        meeting: Where those of this process find each other.
+        wake: Called when something was decided.
+
+    Raises:
+        ProtocolError: INIT makes no sense.
+    """
+    place = meeting_point(init, ranks)
+    if place is not None:
+        async with open_remote_group(context, rank, place, wake) as remote:
+            yield remote
+        return
+    group = meeting.join(rank, wake)
+    try:
+        await group.wait_complete()
+        yield group
+    finally:
+        group.leave(rank)
 
 
 async def _serve_hub(
