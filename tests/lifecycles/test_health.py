@@ -4,6 +4,7 @@ import pytest
 from tests.api.routes.test_supervision import ENGINES
 from vllmfront.api.routes import HealthReport, ServingState
 from vllmfront.engine import ClientSnapshot, EngineState, RankSnapshot, RankState
+from vllmfront.engine.pause import HoldKind, HoldSnapshot, PauseMode
 from vllmfront.lifecycles._health import Draining, assess, needing
 
 NOW, STARTED = 100.0, 10.0
@@ -158,3 +159,36 @@ def test_who_needs_several_engines_is_told_of_the_worst() -> None:
     assert report(needing(snapshot, (0, 1))).state is ServingState.STALLED
     assert report(needing(snapshot, (0, 1, 2))).state is ServingState.RECOVERING
     assert "1 of 3 engines serve" in report(needing(snapshot, (0, 1, 2))).reason
+
+
+PAUSE = HoldSnapshot(
+    kind=HoldKind.PAUSE, mode=PauseMode.KEEP, phase="paused", owner="trainer", since=90.0
+)
+SLEEP = attrs.evolve(PAUSE, kind=HoldKind.SLEEP, phase="sleeping", owner=None, since=95.0)
+
+
+@pytest.mark.parametrize(
+    ("holds", "state", "since"),
+    [((PAUSE,), "paused", 90.0), ((SLEEP,), "asleep", 95.0), ((PAUSE, SLEEP), "asleep", 95.0)],
+)
+def test_what_is_held_back_says_how_by_whom_and_since_when(
+    holds: tuple[HoldSnapshot, ...], state: str, since: float
+) -> None:
+    found = report(attrs.evolve(engines(EngineState.READY, RankState.READY), holds=holds))
+
+    assert (found.state.value, found.since) == (state, since)
+    assert (found.ready, found.healthy) == (False, True)
+    fields = found.json_fields(NOW, 1_000.0)
+    assert [held["kind"] for held in fields["held"]] == [hold.kind.value for hold in holds]
+    if PAUSE in holds:
+        assert "generation is paused by trainer, mode keep" in found.reason
+
+
+def test_an_engine_that_is_lost_in_a_pause_is_told_before_the_pause() -> None:
+    leased = attrs.evolve(PAUSE, lease_left=12.0)
+    lost = engines(EngineState.RECOVERING, RankState.DEAD, error="It fell.")
+    found = report(attrs.evolve(lost, holds=(leased,)))
+
+    assert found.state is ServingState.RECOVERING
+    assert found.reason.startswith("It fell; generation is paused by trainer")
+    assert found.reason.endswith("for 12 s unless renewed")

@@ -17,6 +17,8 @@ _COLOURS = {
     "recovering": _YELLOW,
     "backoff": _YELLOW,
     "stalled": _YELLOW,
+    "paused": _YELLOW,
+    "asleep": _YELLOW,
     "draining": _BLUE,
     "stopping": _BLUE,
     "stopped": _DIM,

@@ -6,6 +6,7 @@ import attrs
 
 from vllmfront.api.routes import HealthReport, ServingState
 from vllmfront.engine import ClientSnapshot, EngineState, RankSnapshot, RankState
+from vllmfront.engine.pause import HoldKind, HoldSnapshot
 
 _STATES = {
     EngineState.LOADING: ServingState.LOADING,
@@ -50,7 +51,23 @@ def assess(
         return HealthReport(state=ServingState.LOADING, reason=reason, since=started)
     retry_after = engines.seconds_until_ready if state is ServingState.RECOVERING else None
     reason = _reason(engines, state)
-    return HealthReport(state=state, reason=reason, since=since, retry_after=retry_after)
+    if state is ServingState.READY and engines.holds:
+        first = min(engines.holds, key=lambda hold: hold.kind is not HoldKind.SLEEP)
+        state, since = _HELD[first.kind], first.since
+    if engines.holds:
+        reason = "; ".join((reason, *map(_describe_hold, engines.holds)))
+    return HealthReport(
+        state=state, reason=reason, since=since, retry_after=retry_after, holds=engines.holds
+    )
+
+
+_HELD = {HoldKind.PAUSE: ServingState.PAUSED, HoldKind.SLEEP: ServingState.ASLEEP}
+
+
+def _describe_hold(hold: HoldSnapshot) -> str:
+    by = "" if hold.owner is None else f" by {hold.owner}"
+    lease = "" if hold.lease_left is None else f", for {hold.lease_left:.0f} s unless renewed"
+    return f"generation is {hold.phase}{by}, mode {hold.mode.value}{lease}"
 
 
 _NEEDED = {

@@ -19,6 +19,8 @@ def counted() -> EngineMetrics:
             rank_states={0: "loading", 1: "dead"},
             all_rank_states=("loading", "stalled", "dead"),
             waiting_requests=4,
+            holds=(("paused", "keep", 1_800_000_000.0),),
+            weight_versions={0: "step-7"},
         )
     )
     return metrics
@@ -47,6 +49,9 @@ def test_the_classic_format_is_served_unless_asked_otherwise() -> None:
         'vllmfront:engine_rank_state{engine="1",state="dead"} 1.0',
         'vllmfront:engine_rank_state{engine="1",state="stalled"} 0.0',
         "vllmfront:requests_waiting_for_engine 4.0",
+        'vllmfront:generation_held{kind="paused",mode="keep"} 1.0',
+        'vllmfront:generation_held_since_seconds{kind="paused"} 1.8e+09',
+        'vllmfront:weight_version_info{engine="0",version="step-7"} 1.0',
     ],
 )
 def test_engine_series_exist_from_the_start(line: str) -> None:

@@ -104,6 +104,7 @@ def test_the_whole_tree_is_told_with_ages_and_countdowns() -> None:
         "error": None,
         "incarnation": 2,
         "in_flight": 3,
+        "weight_version": "default",
         "load_seconds": 3.0,
         "seconds_since_output": 0.012,
     }

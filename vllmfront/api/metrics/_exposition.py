@@ -131,6 +131,28 @@ def _level_families(levels: EngineLevels) -> Iterator[Metric]:
     )
     waiting.add_metric([], levels.waiting_requests)
     yield waiting
+    held = GaugeMetricFamily(
+        f"{OWN_PREFIX}generation_held",
+        "1 while generation is held back, by what (paused, sleeping) and how.",
+        labels=["kind", "mode"],
+    )
+    since = GaugeMetricFamily(
+        f"{OWN_PREFIX}generation_held_since_seconds",
+        "When it began to be held back, in seconds since 1970.",
+        labels=["kind"],
+    )
+    for kind, mode, begun in levels.holds:
+        held.add_metric([kind, mode], 1)
+        since.add_metric([kind], begun)
+    yield from (held, since)
+    weights = GaugeMetricFamily(
+        f"{OWN_PREFIX}weight_version_info",
+        "1 for what each engine calls the weights that made its last output.",
+        labels=["engine", "version"],
+    )
+    for rank, version in levels.weight_versions.items():
+        weights.add_metric([str(rank), version], 1)
+    yield weights
 
 
 def _engine_family(family: MetricFamily, model_name: str) -> Metric:

@@ -2,10 +2,13 @@
 
 import enum
 import math
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import attrs
+
+from vllmfront.engine.pause import HoldSnapshot
 
 
 class ServingState(enum.Enum):
@@ -20,6 +23,12 @@ class ServingState(enum.Enum):
 
     RECOVERING = "recovering"
     """To wait for an engine in place of one that was lost, or to be refused."""
+
+    PAUSED = "paused"
+    """To be refused, or to wait, until somebody lets generation go on."""
+
+    ASLEEP = "asleep"
+    """To be refused: engines have let go of weights or cache until somebody wakes them up."""
 
     DRAINING = "draining"
     """To be refused: the server finishes what it has, and ends."""
@@ -42,6 +51,14 @@ class HealthReport:
     retry_after: float | None = None
     """Seconds until another try may succeed, where there is an estimate."""
 
+    holds: Sequence[HoldSnapshot] = ()
+    """What holds generation back, whatever the state."""
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the server and its engines are well: somebody may hold them back on purpose."""
+        return self.state in {ServingState.READY, ServingState.PAUSED, ServingState.ASLEEP}
+
     @property
     def ready(self) -> bool:
         """Whether a request would be served now."""
@@ -61,7 +78,21 @@ class HealthReport:
         }
         if self.retry_after is not None:
             fields["retry_after"] = whole_seconds(self.retry_after)
+        if self.holds:
+            fields["held"] = [_hold_fields(hold, now, wall) for hold in self.holds]
         return fields
+
+
+def _hold_fields(hold: HoldSnapshot, now: float, wall: float) -> dict[str, Any]:
+    left = hold.lease_left
+    return {
+        "kind": hold.kind.value,
+        "mode": hold.mode.value,
+        "phase": hold.phase,
+        "owner": hold.owner,
+        **age_fields(hold.since, now, wall),
+        "lease_left": None if left is None else round(left, 3),
+    }
 
 
 def age_fields(since: float, now: float, wall: float) -> dict[str, Any]:

@@ -20,8 +20,9 @@ class Probes:
     """Whether the server lives, and whether it serves; iterate for method, path and handler.
 
     ``/live`` answers 200 as long as the event loop turns. ``/ready`` answers 200 while requests
-    are served, else 503. ``/health`` and ``/ping`` have the statuses of ``/ready`` and no body,
-    unless the client names ``application/json`` as what it accepts.
+    are served, else 503. ``/health`` and ``/ping`` have the statuses of ``/ready``, but 200 also
+    while somebody holds generation back, and no body, unless the client names
+    ``application/json`` as what it accepts.
     """
 
     def __init__(self, facts: ServerFacts) -> None:
@@ -46,10 +47,11 @@ class Probes:
 
     async def _health(self, request: HttpRequest, response: ResponseWriter) -> None:
         report = self._facts.health()
+        status = _OK if report.healthy else _UNAVAILABLE
         if b"application/json" in (request.header(b"accept") or b""):
-            response.respond(_status(report), _body(report))
+            response.respond(status, _body(report))
         else:
-            response.respond(_status(report), b"", content_type=b"")
+            response.respond(status, b"", content_type=b"")
 
 
 def _status(report: HealthReport) -> int:

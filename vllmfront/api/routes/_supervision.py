@@ -94,6 +94,7 @@ def _rank(rank: RankSnapshot) -> dict[str, Any]:
         "error": rank.error,
         "incarnation": rank.incarnation,
         "in_flight": rank.in_flight,
+        "weight_version": rank.weight_version,
         "load_seconds": _rounded(rank.load_seconds),
         "seconds_since_output": _rounded(rank.seconds_since_output),
     }

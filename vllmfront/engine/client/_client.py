@@ -110,7 +110,7 @@ class EngineClient:
         self._following = following
         self._changes = Pulse()
         membership.on_change(self._changes.beat)
-        metrics.watch(partial(take_levels, membership, books))
+        metrics.watch(partial(take_levels, membership, books, gate))
 
     def __repr__(self) -> str:
         return f"<EngineClient {self.state.value}, {self.num_in_flight} requests in flight>"
@@ -428,7 +428,7 @@ class EngineClient:
 
     def snapshot(self) -> ClientSnapshot:
         """Return how everything stands now."""
-        return take_snapshot(self._membership, self._books, self._calls)
+        return take_snapshot(self._membership, self._books, self._calls, self.pauses)
 
     def _engines(self, rank: int | None) -> Iterator[EngineRank]:
         for engine in self._membership.ranks.values():

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 import attrs
 
 from vllmfront.engine.client._state import EngineState, RankState
+from vllmfront.engine.pause import HoldSnapshot
 from vllmfront.engine.wire import Registration
 
 
@@ -59,6 +60,9 @@ class RankSnapshot:
     incarnation: int
     """How many processes have said HELLO under this rank."""
 
+    weight_version: str = "default"
+    """What its last output was made by."""
+
     in_flight: int
     seconds_since_output: float | None
     """None where it never sent any."""
@@ -95,3 +99,6 @@ class ClientSnapshot:
 
     continued_requests: int
     """As many as went on elsewhere with the tokens that they had."""
+
+    holds: tuple[HoldSnapshot, ...] = ()
+    """What keeps all requests from the engines now."""

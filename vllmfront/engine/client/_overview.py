@@ -5,12 +5,16 @@ import trio
 from vllmfront.engine.client._books import Books
 from vllmfront.engine.client._info import ClientSnapshot
 from vllmfront.engine.client._membership import Membership
+from vllmfront.engine.client._pauses import Pauses
 from vllmfront.engine.client._state import EngineState, RankState
 from vllmfront.engine.client._utility import UtilityCalls
 from vllmfront.engine.metrics import EngineLevels
+from vllmfront.engine.pause import HoldGate
 
 
-def take_snapshot(membership: Membership, books: Books, calls: UtilityCalls) -> ClientSnapshot:
+def take_snapshot(
+    membership: Membership, books: Books, calls: UtilityCalls, pauses: Pauses
+) -> ClientSnapshot:
     """Return everything that operators may ask about."""
     state = membership.state
     return ClientSnapshot(
@@ -26,10 +30,11 @@ def take_snapshot(membership: Membership, books: Books, calls: UtilityCalls) -> 
         deadlines=len(books.deadlines),
         resent_requests=books.metrics.num_resent,
         continued_requests=books.metrics.num_continued,
+        holds=pauses.snapshots(),
     )
 
 
-def take_levels(membership: Membership, books: Books) -> EngineLevels:
+def take_levels(membership: Membership, books: Books, gate: HoldGate) -> EngineLevels:
     """Return what the metrics of a client show of its present."""
     return EngineLevels(
         state=membership.state.value.value,
@@ -37,4 +42,6 @@ def take_levels(membership: Membership, books: Books) -> EngineLevels:
         rank_states={n: engine.state.value for n, engine in membership.ranks.items()},
         all_rank_states=tuple(state.value for state in RankState),
         waiting_requests=books.room.num_streams,
+        holds=tuple((hold.kind.value, hold.mode.value, hold.wall) for hold in gate.holds),
+        weight_versions={n: engine.weight_version for n, engine in membership.ranks.items()},
     )

@@ -21,6 +21,7 @@ from vllmfront.engine.pause import (
     Hold,
     HoldGate,
     HoldKind,
+    HoldSnapshot,
     Lease,
     LeaseAction,
     PauseEvent,
@@ -162,6 +163,25 @@ class Pauses:
         window.enter(PauseEvent.RESUME)
         self._do(partial(self._lift, window))
         return window
+
+    def snapshots(self) -> tuple[HoldSnapshot, ...]:
+        """Return what holds generation back, of any kind."""
+        now, window = trio.current_time(), self.window
+        own = () if window is None else (window.snapshot(now),)
+        return (
+            *own,
+            *(
+                HoldSnapshot(
+                    kind=hold.kind,
+                    mode=hold.mode,
+                    phase=hold.kind.value,
+                    owner=hold.owner,
+                    since=hold.since,
+                )
+                for hold in self._gate.holds
+                if hold.kind is not HoldKind.PAUSE
+            ),
+        )
 
     # Taking
 

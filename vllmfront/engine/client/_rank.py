@@ -112,6 +112,7 @@ class EngineRank:
             error=None if self.error is None else str(self.error),
             load_seconds=self.load_seconds,
             incarnation=self.incarnation,
+            weight_version=self.weight_version,
             in_flight=self.load.in_flight,
             seconds_since_output=time.monotonic() - heard if heard else None,
         )

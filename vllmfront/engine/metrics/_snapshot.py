@@ -69,6 +69,12 @@ class EngineLevels:
     waiting_requests: int
     """Requests that wait for an engine in place of one that was lost."""
 
+    holds: tuple[tuple[str, str, float], ...] = ()
+    """What holds generation back: its kind, the mode, and since when, in seconds since 1970."""
+
+    weight_versions: Mapping[int, str] = attrs.field(factory=dict)
+    """What made the last output of each engine."""
+
 
 @attrs.frozen
 class MetricsSnapshot:
