@@ -62,6 +62,8 @@ install: .venv/installed
 .venv/installed: pyproject.toml | .venv/created
 	@echo "[project] installing vllmfront and what it needs: 100 MB"
 	@$(BIN)/python -m pip install -qq --editable .
+	@# As pip does for what is not editable: without bytecode a start takes a third longer.
+	@$(BIN)/python -m compileall -qq vllmfront
 	@touch $@
 
 .venv/developing: pyproject.toml | .venv/installed
