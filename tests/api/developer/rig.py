@@ -13,6 +13,7 @@ import trio
 from tests.api.openai._harness import JSON_TYPE, Call, PaperConnection, PaperWriter
 from vllmfront.api.developer import DeveloperRoutes
 from vllmfront.api.http import Handler, Headers, HttpRequest
+from vllmfront.api.lora import LoraRoutes
 from vllmfront.api.openai import ModelService, OpenAiRoutes, ServiceSlot
 from vllmfront.chat import ChatRenderer, NamedTemplates
 from vllmfront.control import ControlConfig, ControlPlane, open_control_plane
@@ -23,6 +24,14 @@ from vllmfront.text import Tokenizer, tokenizer_from_json
 
 TINY_CHAT = Path(__file__).parents[2] / "data" / "tiny-chat"
 COMPLETIONS = "/v1/completions"
+ENVIRON = {
+    "VLLM_SERVER_DEV_MODE": "1",
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "true",
+    "VLLM_API_KEY": "hush",
+    "HOME": "/nowhere",
+}
+"""Opens all gates."""
+
 SECONDS = 20.0
 """After which a test that waits has failed."""
 
@@ -161,7 +170,13 @@ async def stage(
                 slot.put(_service(client, model, tokenizer))
                 routes = [
                     *OpenAiRoutes(slot),
-                    *DeveloperRoutes(plane, {"VLLM_SERVER_DEV_MODE": "1"}),
+                    *LoraRoutes(client.adapters, ["tiny"], ENVIRON),
+                    *DeveloperRoutes(
+                        plane,
+                        ENVIRON,
+                        configuration=lambda: {"a": {"b": 1}, "c": "d"},
+                        profiler=True,
+                    ),
                 ]
                 handlers = {(method, path): handler for method, path, handler in routes}
                 yield Stage(client, plane, handlers, nursery)

@@ -5,6 +5,7 @@ of its routes is needed to be up. So they are imported when the first of these r
 or a moment later.
 """
 
+import logging
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import asynccontextmanager
@@ -25,6 +26,8 @@ from vllmfront.api.routes._facts import ServerFacts
 from vllmfront.api.routes._not_served import not_served_routes
 from vllmfront.api.routes._probes import Probes
 
+_LOGGER = logging.getLogger(__name__)
+
 INFORMATION = (
     ("GET", "/load"),
     ("GET", "/metrics"),
@@ -33,6 +36,9 @@ INFORMATION = (
     ("GET", "/version"),
 )
 """Routes of the app that answer, in the form that the router knows."""
+
+_RETRY = 0.5
+"""Seconds between two tries to import it."""
 
 _SETTLING = 1.0
 """Seconds after which the app is loaded, asked for or not: the program is up then, and the first
@@ -99,8 +105,8 @@ class _LateApp:
         if "quart" not in sys.modules:
             with trio.move_on_after(_SETTLING):
                 await self._wanted.wait()
-            # Probes are answered meanwhile.
-            await trio.to_thread.run_sync(_import_app, abandon_on_cancel=True)
+        # Also where another server of this process is at it: in a thread, it waits for that.
+        await _import_in_time()
         from vllmfront.api.routes._app import build_operator_app
 
         app = build_operator_app(self._facts, self._http_metrics, self._environ)
@@ -114,6 +120,24 @@ class _LateApp:
         await self._loaded.wait()
         assert self._bridge is not None
         await self._bridge(request, response)
+
+
+async def _import_in_time() -> None:
+    """Import the app's module in a thread; probes are answered meanwhile.
+
+    Clients may have taken all descriptors by then: that ends nothing, it is tried again.
+    """
+    told = False
+    while True:
+        try:
+            await trio.to_thread.run_sync(_import_app, abandon_on_cancel=True)
+        except OSError as error:
+            if not told:
+                told = True
+                _LOGGER.warning("Operator routes have to wait, and are tried again: %s", error)
+            await trio.sleep(_RETRY)
+        else:
+            return
 
 
 def _import_app() -> None:
