@@ -160,6 +160,8 @@ class Guest:
         if self._hello.lockstep and before not in {None, reply.instance}:
             self._start_over()
         introduction.note(reply.missing)
+        if self._said:
+            _LOGGER.info("the first node's frontend at %s answers", self._owner)
         self._said = ""
 
     def _start_over(self) -> None:
