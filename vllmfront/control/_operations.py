@@ -1,7 +1,7 @@
 """How long operations take, and how many are under way, as the reference counts them."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from vllmfront.engine.metrics import Histogram
@@ -17,16 +17,21 @@ class OperationTimes:
     """Of one kind of operations; read ``durations`` and ``in_flight`` by name."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        self.durations = {name: Histogram(SECONDS) for name in names}
-        self.in_flight = dict.fromkeys(names, 0)
+        self.durations: Mapping[str, Histogram] = {name: Histogram(SECONDS) for name in names}
+        self._in_flight = dict.fromkeys(names, 0)
+
+    @property
+    def in_flight(self) -> Mapping[str, int]:
+        """How many are under way."""
+        return self._in_flight
 
     @contextmanager
     def record(self, name: str) -> Iterator[None]:
         """Count what the block does as one operation *name*, however it ends."""
-        self.in_flight[name] += 1
+        self._in_flight[name] += 1
         started = time.perf_counter()
         try:
             yield
         finally:
-            self.in_flight[name] -= 1
+            self._in_flight[name] -= 1
             self.durations[name].observe(time.perf_counter() - started)

@@ -93,6 +93,10 @@ class ApiServer:
                 self._open_handler() as (handler, routes),
                 trio.open_nursery() as nursery,
             ):
+                self.metrics.operations = {
+                    "rl_weight_update": self.control.weights.times,
+                    "sleep_mode": self.control.sleep_times,
+                }
                 await nursery.start(routes.serve_timers, name="stream timers")
                 server = await nursery.start(serve_http, listeners, handler, http)
                 self.metrics.server = server.statistics

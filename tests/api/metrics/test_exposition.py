@@ -2,6 +2,7 @@ import pytest
 
 from vllmfront.api.http import CLIENT_STALLED, HttpStatistics
 from vllmfront.api.metrics import HttpMetrics, expose
+from vllmfront.control import SLEEP_OPERATIONS, OperationTimes
 from vllmfront.engine.metrics import EngineLevels, EngineMetrics, TerminalCause
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
@@ -20,6 +21,7 @@ def counted() -> EngineMetrics:
             all_rank_states=("loading", "stalled", "dead"),
             waiting_requests=4,
             holds=(("paused", "keep", 1_800_000_000.0),),
+            sleep_level=2,
             weight_versions={0: "step-7"},
         )
     )
@@ -52,6 +54,8 @@ def test_the_classic_format_is_served_unless_asked_otherwise() -> None:
         'vllmfront:generation_held{kind="paused",mode="keep"} 1.0',
         'vllmfront:generation_held_since_seconds{kind="paused"} 1.8e+09',
         'vllmfront:weight_version_info{engine="0",version="step-7"} 1.0',
+        'vllm:engine_sleep_state{model_name="m",engine="1",sleep_state="awake"} 0.0',
+        'vllm:engine_sleep_state{model_name="m",engine="1",sleep_state="discard_all"} 1.0',
     ],
 )
 def test_engine_series_exist_from_the_start(line: str) -> None:
@@ -104,3 +108,16 @@ def _unordered(line: str) -> tuple[str, frozenset[str], str]:
 def _sorted_labels(line: str) -> str:
     name, labels, value = _unordered(line)
     return f"{name}{{{','.join(sorted(labels))}}} {value}"
+
+
+def test_orders_to_the_engines_are_counted_by_operation() -> None:
+    times = OperationTimes(SLEEP_OPERATIONS)
+    http = HttpMetrics(operations={"sleep_mode": times})
+    with times.record("sleep"):
+        under_way = expose(None, http, model_name="m", accept="").body.decode()
+    text = expose(None, http, model_name="m", accept="").body.decode()
+
+    assert 'vllm:sleep_mode_operations_in_flight{operation="sleep"} 1.0' in under_way
+    assert 'vllm:sleep_mode_operations_in_flight{operation="sleep"} 0.0' in text
+    assert 'vllm:sleep_mode_operation_duration_seconds_count{operation="sleep"} 1.0' in text
+    assert 'vllm:sleep_mode_operation_duration_seconds_count{operation="wake"} 0.0' in text

@@ -29,6 +29,10 @@ OWN_PREFIX = "vllmfront:"
 """Of families that the reference does not have."""
 
 
+_OFFLOADED, _DISCARDED = 1, 2
+"""Levels of sleep."""
+
+
 @attrs.frozen
 class Exposition:
     """One scrape's answer."""
@@ -108,6 +112,7 @@ def _engine_families(snapshot: MetricsSnapshot | None, model_name: str) -> Itera
     yield resends
     if snapshot.levels is not None:
         yield from _level_families(snapshot.levels)
+        yield _sleep_family(snapshot.levels, model_name)
 
 
 def _level_families(levels: EngineLevels) -> Iterator[Metric]:
@@ -155,6 +160,46 @@ def _level_families(levels: EngineLevels) -> Iterator[Metric]:
     yield weights
 
 
+def _sleep_family(levels: EngineLevels, model_name: str) -> Metric:
+    """Return how deep engines sleep, in the reference's form; a mere pause is no state of its."""
+    state = GaugeMetricFamily(
+        f"{PREFIX}engine_sleep_state",
+        "Engine sleep state; awake = 0 means engine is sleeping; weights_offloaded = 1 means sleep "
+        "level 1; discard_all = 1 means sleep level 2.",
+        labels=["model_name", "engine", "sleep_state"],
+    )
+    level = levels.sleep_level
+    for rank in levels.rank_states:
+        for name, holds in (
+            ("awake", level is None),
+            ("weights_offloaded", level == _OFFLOADED),
+            ("discard_all", level == _DISCARDED),
+        ):
+            state.add_metric([model_name, str(rank), name], holds)
+    return state
+
+
+def _operation_families(http: HttpMetrics) -> Iterator[Metric]:
+    """Yield what was ordered of the engines: how long it took, and what is under way."""
+    for kind, operations in http.operations.items():
+        durations = HistogramMetricFamily(
+            f"{PREFIX}{kind}_operation_duration_seconds",
+            f"Duration of one {kind} operation.",
+            labels=["operation"],
+        )
+        under_way = GaugeMetricFamily(
+            f"{PREFIX}{kind}_operations_in_flight",
+            f"{kind} operations that are awaited now.",
+            labels=["operation"],
+        )
+        for name, histogram in operations.durations.items():
+            value = histogram.snapshot()
+            durations.add_metric([name], _buckets(value.bounds, value.counts), value.sum)
+            under_way.add_metric([name], operations.in_flight[name])
+        yield durations
+        yield under_way
+
+
 def _engine_family(family: MetricFamily, model_name: str) -> Metric:
     name, labels = PREFIX + family.name, ["model_name", *family.label_names]
     if family.kind is MetricKind.HISTOGRAM:
@@ -176,6 +221,7 @@ def _engine_family(family: MetricFamily, model_name: str) -> Metric:
 
 
 def _http_families(http: HttpMetrics) -> Iterator[Metric]:
+    yield from _operation_families(http)
     http.count_waiting()
     requests = CounterMetricFamily(
         "http_requests", "Answered requests.", labels=["method", "status", "handler"]

@@ -1,7 +1,8 @@
 """What the HTTP side counts, in plain Python: an observation costs well under a microsecond."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
+from typing import Protocol
 
 import attrs
 
@@ -28,6 +29,18 @@ _CLASSES = {status.value: f"{status.value // 100}xx" for status in HTTPStatus}
 _MOST_WAITING = 256
 
 
+class Operations(Protocol):
+    """Orders to the engines of one kind, by name."""
+
+    @property
+    def durations(self) -> Mapping[str, Histogram]:
+        """How long they took."""
+
+    @property
+    def in_flight(self) -> Mapping[str, int]:
+        """How many are under way."""
+
+
 @attrs.define
 class HttpMetrics:
     """Requests by method, handler and status class; durations up to the response head."""
@@ -42,6 +55,9 @@ class HttpMetrics:
 
     inference: InferenceMetrics = attrs.field(factory=InferenceMetrics)
     """What becomes of the requests that engines are for."""
+
+    operations: Mapping[str, Operations] = attrs.field(factory=dict)
+    """What is ordered of the engines, by kind."""
 
     _waiting: list[tuple[str, str, float]] = attrs.field(factory=list)
     """Method, handler and duration of answers that are in no histogram yet."""

@@ -9,7 +9,7 @@ from vllmfront.engine.client._pauses import Pauses
 from vllmfront.engine.client._state import EngineState, RankState
 from vllmfront.engine.client._utility import UtilityCalls
 from vllmfront.engine.metrics import EngineLevels
-from vllmfront.engine.pause import HoldGate
+from vllmfront.engine.pause import HoldGate, HoldKind
 
 
 def take_snapshot(
@@ -36,6 +36,7 @@ def take_snapshot(
 
 def take_levels(membership: Membership, books: Books, gate: HoldGate) -> EngineLevels:
     """Return what the metrics of a client show of its present."""
+    asleep = gate.find(HoldKind.SLEEP)
     return EngineLevels(
         state=membership.state.value.value,
         states=tuple(state.value for state in EngineState),
@@ -43,5 +44,6 @@ def take_levels(membership: Membership, books: Books, gate: HoldGate) -> EngineL
         all_rank_states=tuple(state.value for state in RankState),
         waiting_requests=books.room.num_streams,
         holds=tuple((hold.kind.value, hold.mode.value, hold.wall) for hold in gate.holds),
+        sleep_level=None if asleep is None else asleep.level,
         weight_versions={n: engine.weight_version for n, engine in membership.ranks.items()},
     )

@@ -72,6 +72,9 @@ class EngineLevels:
     holds: tuple[tuple[str, str, float], ...] = ()
     """What holds generation back: its kind, the mode, and since when, in seconds since 1970."""
 
+    sleep_level: int | None = None
+    """How deep the engines sleep; None: they are awake."""
+
     weight_versions: Mapping[int, str] = attrs.field(factory=dict)
     """What made the last output of each engine."""
 
