@@ -116,14 +116,14 @@ async def open_remote_group(
     context: Context, rank: int, place: MeetingPoint, wake: Callable[[], None]
 ) -> AsyncGenerator[RemoteGroup]:
     """Belong to the group at *place* for the block, which begins when all are there."""
-    async with trio.open_nursery() as nursery:
-        if rank == 0:
-            await nursery.start(_serve_hub, context, place)
-        with (
-            connect_dealer(context, place.address, rank) as dealer,
-            open_monitor(dealer) as monitor,
-        ):
-            group = RemoteGroup(dealer, place.size, wake)
+    with (
+        connect_dealer(context, place.address, rank) as dealer,
+        open_monitor(dealer) as monitor,
+    ):
+        group = RemoteGroup(dealer, place.size, wake)
+        async with trio.open_nursery() as nursery:
+            if rank == 0:
+                await nursery.start(_serve_hub, context, place)
             nursery.start_soon(group.read)
             nursery.start_soon(group.watch, monitor)
             await group.wait_complete()

@@ -255,6 +255,22 @@ async def test_engines_that_need_a_coordinator_and_have_none_are_complained_of(
 
 
 @VERSIONS
+async def test_what_begins_while_nobody_coordinates_goes_on_when_somebody_does(
+    version: str,
+) -> None:
+    async with open_deployment(version) as (client, _), trio.open_nursery() as nursery:
+        await run(client, request("a"))
+        await wait_idle(client)
+        assert client.succession is not None
+        await client.succession.step_aside()
+        nursery.start_soon(run, client, request("alone", 1))
+        await trio.sleep(0.05)
+        assert client.num_in_flight == 1
+
+        client.succession.lead()
+
+
+@VERSIONS
 async def test_the_client_of_another_process_takes_the_coordinator_over(version: str) -> None:
     async with open_deployment(version) as (first, _):
         await run(first, request("a", 1))
@@ -361,7 +377,8 @@ async def test_a_client_that_comes_later_coordinates_the_same_live_ranks(
     with trio.fail_after(SECONDS):
         async with trio.open_nursery() as nursery:
             async with open_engine_client(config) as first:
-                nursery.start_soon(serve_simulator, ranks_for(first, version, step_time=0.002))
+                ranks = ranks_for(first, version, step_time=0.002)
+                nursery.start_soon(serve_simulator, ranks)
                 await first.wait_ready()
                 await run(first, request("a"))
                 async with first.submit(request("cut short", 1, 10_000)):
@@ -406,7 +423,8 @@ async def open_follower(
     assert addresses is not None
     follower = CoordinatorSubscription([0, 1], addresses.stats if told else None)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(follower.serve, first.succession._reception._context)
+        context = first.succession._reception._context
+        nursery.start_soon(follower.serve, context)  # noqa: ASYNC113 (it is told before)
         for rank, registration in first.info.registrations.items():
             follower.engine_joined(rank, registration)
         yield follower
