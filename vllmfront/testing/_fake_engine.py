@@ -60,6 +60,7 @@ class FakeEngine:
         self._handshake_address = handshake_address
         self._handshake = self._dealer(handshake_address)
         self._inputs: MessageReceiver | None = None
+        self._old_inputs: MessageReceiver | None = None
         self._input_socket: zmq.Socket[bytes] | None = None
         self._outputs: zmq.Socket[bytes] | None = None
         self.addresses: EngineAddresses | None = None
@@ -135,6 +136,21 @@ class FakeEngine:
         """Lose the connection that requests come over, as by a fault of the network."""
         assert self._inputs is not None
         self._inputs.close()
+
+    def replace_inputs(self) -> None:
+        """Have another connection for requests, as after a break that only this side has noticed.
+
+        The old one is still open: ``break_old_inputs`` ends it.
+        """
+        assert self.addresses is not None
+        self._old_inputs = self._inputs
+        self._input_socket = self._dealer(self.addresses.inputs[0])
+        self._inputs = MessageReceiver(self._input_socket)
+
+    def break_old_inputs(self) -> None:
+        """End the connection that ``replace_inputs`` has left."""
+        assert self._old_inputs is not None
+        self._old_inputs.close()
 
     def mend_inputs(self) -> None:
         """Connect for requests again, as engines do by themselves; it says nothing then."""

@@ -90,6 +90,45 @@ async def test_a_process_that_somebody_watches_is_not_taken_back() -> None:
         assert rank_state(client) is RankState.DEAD
 
 
+async def test_one_that_comes_back_before_its_old_connection_has_ended_serves_on() -> None:
+    async with open_engines() as (client, [engine]):
+        sink = RecordingSink()
+        asked = request(sampling=SamplingParams(temperature=0.0, max_tokens=9))
+        async with client.submit(asked, [sink]) as stream:
+            add = await engine.receive_add()
+            engine.send_tokens(add.internal_id, [10])
+            await settle()
+            engine.replace_inputs()
+            await settle()
+            engine.break_old_inputs()
+            # What was on the way over the old connection may be lost, so it is begun anew.
+            dropped = await _next_abort_with_ids(engine)
+            again = await engine.receive_add()
+            engine.send_tokens(again.internal_id, [11], FinishReason.STOP)
+            await stream.wait_finished()
+
+        assert dropped == [add.internal_id]
+        assert sink.tokens == [10, 11]
+        assert rank_state(client) is RankState.READY
+        engine.close()
+        await wait_lost(client)
+
+
+async def test_whoever_has_taken_an_engines_place_unseen_is_missed_when_it_leaves() -> None:
+    async with open_engines(2) as (client, engines):
+        stranger = FakeEngine("tcp://127.0.0.1:1", 0)
+        with stranger:
+            stranger.addresses = engines[0].addresses
+            stranger.mend_inputs()
+            await settle()
+            async with client.submit(request(data_parallel_rank=0)) as stream:
+                await stranger.receive_add()
+                stranger.close()
+                await wait_lost(client, 0)
+                assert rank_state(client, 1) is RankState.READY
+                assert stream.cause is None
+
+
 async def _next_abort_with_ids(engine: FakeEngine) -> list[str]:
     """Return the ids of the next abort that names some: empty ones are tries."""
     while True:

@@ -51,7 +51,8 @@ class EngineLink:
         self._reader = reader
         self._reconnections = reconnections
         self._doubt = trio.Event()
-        """Set when a connection ended that may be that of an engine which was never placed."""
+        """Set when a connection ended that is not known to be any engine's, and may be: it was
+        never placed, or has come back over another connection before the old one ended."""
 
     async def serve_registrations(self) -> None:
         """Take registrations until cancelled; a malformed one costs itself and a log line."""
@@ -92,7 +93,7 @@ class EngineLink:
                 self._lose(departures)
 
     async def serve_doubts(self) -> None:
-        """Find out whether it was an engine without a known connection that left; until cancelled.
+        """Find out whether it was an engine by an unknown connection that left; until cancelled.
 
         It gets the same time for its last outputs.
         """
@@ -105,9 +106,7 @@ class EngineLink:
                 [
                     (engine, engine.incarnation)
                     for engine in self._membership.ranks.values()
-                    if engine.unplaced
-                    and engine.state.connected
-                    and not self._membership.is_connected(engine)
+                    if engine.state.connected and not self._membership.is_connected(engine)
                 ]
             )
 
@@ -118,12 +117,13 @@ class EngineLink:
             if event.change is PeerChange.CAME:
                 self._reconnections.note_connection()
                 continue
+            known = False
             for engine in self._membership.ranks.values():
-                if engine.unplaced:
-                    self._doubt.set()
-                elif engine.descriptor == event.descriptor:
-                    engine.descriptor = None
+                if not engine.unplaced and engine.descriptor == event.descriptor:
+                    engine.descriptor, known = None, True
                     departures.append((engine, engine.incarnation))
+            if not known:
+                self._doubt.set()
         return departures
 
     def _lose(self, departures: list[tuple[EngineRank, int]]) -> None:

@@ -22,6 +22,12 @@ class Reconnections:
     def __init__(self, membership: Membership) -> None:
         self._membership = membership
         self._came = trio.Event()
+        membership.on_loss(self._note_loss)
+
+    def _note_loss(self, engine: EngineRank) -> None:
+        """Look after one whose new connection may have come before the end of the old one."""
+        if engine.cut_off:
+            self._came.set()
 
     def note_connection(self) -> None:
         """Take note that somebody has connected to the input socket."""
