@@ -274,16 +274,20 @@ def test_the_rank_of_a_frontend_may_come_from_the_environment() -> None:
 
 
 def test_options_without_effect_are_remembered() -> None:
-    given = parse(
-        ["--api-server-count", "3", "--no-enable-server-load-tracking", "--disable-fastapi-docs"],
-        {},
-    )
+    given = parse(["--no-enable-server-load-tracking", "--disable-fastapi-docs"], {})
 
-    assert given.ineffective == (
-        "--api-server-count",
-        "--no-enable-server-load-tracking",
-        "--disable-fastapi-docs",
-    )
+    assert given.ineffective == ("--no-enable-server-load-tracking", "--disable-fastapi-docs")
+
+
+@pytest.mark.parametrize(("word", "count"), [("3", 3), ("1", 1), ("auto", None)])
+def test_how_many_processes_serve_is_a_number_or_left_to_us(word: str, count: int | None) -> None:
+    assert config("-asc", word).server.api_server_count == count
+
+
+@pytest.mark.parametrize("word", ["0", "-1", "many", "65"])
+def test_a_server_without_processes_or_with_hundreds_is_refused(word: str) -> None:
+    with pytest.raises(UsageError, match="--api-server-count"):
+        config("--api-server-count", word)
 
 
 def test_the_help_shows_every_option_that_is_served() -> None:

@@ -83,16 +83,16 @@ class Generation:
                 f"process {predecessor.pid} still serves what it has begun; "
                 "try again when it has ended"
             )
-        if not self.ready.is_set() or self.server is None:
-            return "this process is starting"
-        dependence = end_with_us(os.getpid(), os.environ, notified=self.notifier.enabled)
-        if dependence is not None:
-            return dependence
         if self.client.worker_slots is not None:
             return (
                 "several processes serve clients (--api-server-count), which this version does "
                 "not replace one by one; stop it and start it anew"
             )
+        if not self.ready.is_set() or self.server is None:
+            return "this process is starting"
+        dependence = end_with_us(os.getpid(), os.environ, notified=self.notifier.enabled)
+        if dependence is not None:
+            return dependence
         if self.fixed is not None:
             return self.fixed
         if succession is None:

@@ -1,4 +1,4 @@
-"""A worker's signs of life: on the board ten times a second; its counts to main now and then."""
+"""A worker's signs of life: on the board four times a second; its counts to main now and then."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -9,10 +9,10 @@ import trio
 from vllmfront.interprocess import Cell, Line, Page
 from vllmfront.lifecycles.workers._messages import Counts
 
-INTERVAL = 0.1
-"""Seconds between two looks at the board; who is silent for ten of them gets no connections."""
+INTERVAL = 0.25
+"""Seconds between two looks at the board; who is silent for four of them gets no connections."""
 
-_COUNTS_EVERY = 50
+_COUNTS_EVERY = 20
 """Looks between two reports: what a worker that is killed has counted since the last one is lost,
 unless somebody scraped it meanwhile."""
 

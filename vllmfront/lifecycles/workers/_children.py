@@ -68,12 +68,6 @@ def share_engines(engines: EngineClientConfig, config: ServeConfig) -> EngineCli
     count = count_workers(config)
     if not count:
         return engines
-    if engines.deployment is not None:
-        raise ConfigurationError(
-            f"--api-server-count {config.server.api_server_count or 'auto'}: where several nodes "
-            "have a frontend each (hybrid or external load balancing), each is one process; use "
-            "--api-server-count 1"
-        )
     if not engines.randomize_ids:
         raise ConfigurationError(
             "VLLM_DISABLE_REQUEST_ID_RANDOMIZATION and several workers do not go together: a "

@@ -110,10 +110,16 @@ class WorkerHost:
         self._notify()
 
     def candidates(self) -> list[Candidate]:
-        """Return who takes connections, and how much each has."""
+        """Return who takes connections, and how much each has.
+
+        One that is still loading takes some only while no other could serve them.
+        """
         now = time.monotonic_ns()
         found = []
+        able = self.takers.keys() & self.serving
         for number, taker in self.takers.items():
+            if able and number not in able:
+                continue
             page = self.board.pages[number]
             found.append(
                 Candidate(

@@ -11,7 +11,7 @@ from vllmfront.api.edge import ADMIN_PATHS
 from vllmfront.api.http import HandedListener, Handler, HttpServer
 from vllmfront.api.metrics import HttpMetrics, collect, pack
 from vllmfront.control import ControlPlane
-from vllmfront.engine import EngineClient
+from vllmfront.engine import EngineClient, EngineState
 from vllmfront.errors import EngineStalled, VllmFrontError
 from vllmfront.interprocess import Board, Cell, Line, Page
 from vllmfront.lifecycles._api import FLUSH_BUDGET, ApiServer
@@ -74,6 +74,8 @@ class Worker:
     slot: DrainingSlot = attrs.field(factory=DrainingSlot)
     http: HttpMetrics = attrs.field(factory=HttpMetrics)
     server: HttpServer | None = None
+    _told: bool = False
+    """Whether main knows that this worker serves."""
 
     def __attrs_post_init__(self) -> None:
         self.mirror = Mirror(self.client)
@@ -145,7 +147,7 @@ class Worker:
     def _model(self) -> ChildSpec:
         def note_loaded() -> None:
             self.on_loaded()
-            self.line.tell(Serving())
+            self._tell_serving()
 
         loader = ModelLoader(
             config=self.config, client=self.client, slot=self.slot, on_loaded=note_loaded
@@ -174,6 +176,7 @@ class Worker:
     def _beat(self) -> ChildSpec:
         def refresh() -> None:
             self.http.inference.gate()  # which says on the board what it counts
+            self._tell_serving()
 
         beat = Beat(
             page=self.page,
@@ -188,6 +191,14 @@ class Worker:
         self.orders.answering.handler = routes
         hidden = () if self.config.listen.admin is None else ADMIN_PATHS
         return Forwarding(routes, self.line, hidden=hidden)
+
+    def _tell_serving(self) -> None:
+        """Say so once this worker can do what the others can."""
+        if self._told or not self.slot.filled:
+            return
+        if self.client.state is EngineState.READY or not self.orders.engines_serve:
+            self._told = True
+            self.line.tell(Serving())
 
     def _attach_server(self, server: HttpServer) -> None:
         self.server = server

@@ -32,7 +32,7 @@ class Accepting(Struct):
 
 
 class Serving(Struct):
-    """Worker: the model's files are loaded, too."""
+    """Worker: the model's files are loaded, too, and the engines that serve are mine as well."""
 
 
 class Leaving(Struct):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import attrs
 import trio
 
-from vllmfront.engine import RankView
+from vllmfront.engine import RankState, RankView
 from vllmfront.errors import EngineUnavailable, Reason
 from vllmfront.interprocess import Handlers
 from vllmfront.lifecycles.workers._forwarding import Answering
@@ -51,6 +51,11 @@ class Orders:
     def ranks(self) -> Sequence[RankView]:
         """How the engines stand at main."""
         return () if self._state is None else self._state.view.ranks
+
+    @property
+    def engines_serve(self) -> bool:
+        """Whether any engine serves at main."""
+        return any(one.state == RankState.READY.value for one in self.ranks)
 
     def handlers(self) -> Handlers:
         """Return what is done with what main says."""
