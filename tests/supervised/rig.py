@@ -15,7 +15,7 @@ from pathlib import Path
 import attrs
 import httpx
 
-from tests.end_to_end.rig import ANSWER_SECONDS, START_SECONDS, Stream, wait_until
+from tests.end_to_end.rig import ANSWER_SECONDS, Stream, wait_until
 from tests.lifecycles.rig import alive, descendants
 from tests.real_engine._process import (
     ENGINE_ARGUMENTS,
@@ -28,6 +28,9 @@ PROGRAM = Path(sys.executable).with_name("vllmfront")
 """The console script, as ``which vllmfront`` finds it."""
 
 KEY = "key-of-a-client"
+START_SECONDS = 360.0
+"""Two supervisors and their engines import vLLM six times between them."""
+
 STOP_SECONDS = 20.0
 
 

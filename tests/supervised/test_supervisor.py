@@ -6,10 +6,10 @@ import signal
 
 import pytest
 
-from tests.end_to_end.rig import START_SECONDS, wait_until
+from tests.end_to_end.rig import wait_until
 from tests.lifecycles.rig import alive
 from tests.supervised.conftest import MOST_TOKENS, NAMES
-from tests.supervised.rig import KEY, Supervised
+from tests.supervised.rig import KEY, START_SECONDS, Supervised
 
 pytestmark = pytest.mark.engine
 
