@@ -1,5 +1,6 @@
 """One process in a row: when it may be followed, and what it does when it is alone again."""
 
+import json
 import os
 import socket
 from collections.abc import AsyncGenerator, Sequence
@@ -19,8 +20,10 @@ from vllmfront.api.http import (
     open_listeners,
     serve_http,
 )
+from vllmfront.control import decode_control, encode_control, open_control_plane
 from vllmfront.engine import EngineLegacy, open_engine_client
-from vllmfront.errors import ConfigurationError
+from vllmfront.engine.pause import PauseEvent, PauseMode
+from vllmfront.errors import ConfigurationError, EngineUnavailable
 from vllmfront.lifecycles._custody import Custodies
 from vllmfront.lifecycles._generation import Generation, end_with_us
 from vllmfront.lifecycles._heritage import check_ranks
@@ -44,6 +47,7 @@ async def open_generation(
         async with (
             open_listeners(ListenConfig(uds=str(folder / "http"))) as listeners,
             open_engine_client(CONFIG) as client,
+            open_control_plane(client) as control,
             trio.open_nursery() as nursery,
         ):
             with engine_for(client) as engine:
@@ -51,6 +55,7 @@ async def open_generation(
                 await client.wait_ready()
                 generation = Generation(
                     client=client,
+                    control=control,
                     listeners=listeners,
                     custody=Custodies(names),
                     shutdown=Shutdown(budget=0, margin=0),
@@ -201,3 +206,31 @@ def test_engines_that_are_not_ours_are_refused() -> None:
     check_ranks(legacy, range(2))
     with pytest.raises(ConfigurationError, match=r"engines \[0, 1\], this one is to serve \[0\]"):
         check_ranks(legacy, range(1))
+
+
+async def test_a_pause_and_what_is_known_of_weights_are_handed_over(tmp_path: Path) -> None:
+    async with open_generation(tmp_path) as generation, open_engine_client(CONFIG) as client:
+        pauses, plane = generation.client.pauses, generation.control
+        window = pauses.open(PauseMode.KEEP, owner="trainer", lease=60)
+        assert "generation is pausing" in str(generation.obstacle())
+        window.enter(PauseEvent.STANDING)  # the fake engine says nothing
+        estate = await generation.step_aside()
+        held = (pauses.window, generation.client.gate.closed)
+        with pytest.raises(EngineUnavailable, match="taken over"):
+            await plane.resume("trainer")
+        with pytest.raises(EngineUnavailable, match="taken over"):
+            await plane.weights.start()
+
+        fields = json.loads(json.dumps(encode_control(estate.control)))
+        async with open_control_plane(client) as heir:
+            heir.adopt(decode_control(fields))
+            found = client.pauses.window
+            assert found is not None
+            assert (found.owner, found.phase, client.gate.closed) == ("trainer", "paused", True)
+            assert found.lease.seconds == 60
+            assert 55 < (found.lease.left(trio.current_time()) or 0) <= 60
+            assert heir.weights.legacy() == plane.weights.legacy()
+
+        generation.lead()
+        assert (held, generation.client.gate.closed) == ((None, False), True)
+        assert pauses.window is window

@@ -7,6 +7,12 @@ when they leave.
 from vllmfront.control._background import Background
 from vllmfront.control._calls import ControlCalls
 from vllmfront.control._cycle import SyncCycle, SyncEvent, SyncPlan
+from vllmfront.control._handover import (
+    ControlLegacy,
+    WeightLegacy,
+    decode_control,
+    encode_control,
+)
 from vllmfront.control._operations import (
     SLEEP_OPERATIONS,
     WEIGHT_OPERATIONS,
@@ -23,6 +29,7 @@ __all__ = [
     "Background",
     "ControlCalls",
     "ControlConfig",
+    "ControlLegacy",
     "ControlPlane",
     "OperationTimes",
     "ProfilePlan",
@@ -33,9 +40,12 @@ __all__ = [
     "SyncOrder",
     "SyncPlan",
     "SyncState",
+    "WeightLegacy",
     "WeightSnapshot",
     "WeightSync",
     "WeightVersion",
+    "decode_control",
+    "encode_control",
     "next_sync_state",
     "open_control_plane",
     "orders_after",

@@ -1,7 +1,7 @@
 """Work that is done to its end, whoever waits for it."""
 
 from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import trio
 
@@ -40,7 +40,25 @@ class Background:
     """Owns the work; ``serve`` is its task, and the end of that is the end of all work."""
 
     def __init__(self) -> None:
+        self.closed: str | None = None
+        """Why no work is taken any more; None: it is."""
+
         self._nursery: trio.Nursery | None = None
+        self._busy = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether some work is not done yet."""
+        return self._busy > 0
+
+    def check_open(self) -> None:
+        """Refuse work where none is taken.
+
+        Raises:
+            EngineUnavailable: Another try may reach who takes it.
+        """
+        if self.closed is not None:
+            raise EngineUnavailable(self.closed, reason=Reason.DRAINING, retry_after=1.0)
 
     async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Do what ``run`` is given, until cancelled."""
@@ -59,8 +77,16 @@ class Background:
             Exception: The work raised it.
             EngineUnavailable: The server is about to end.
         """
+        self.check_open()
         if self._nursery is None:
             raise EngineUnavailable("The server is shutting down.", reason=Reason.DRAINING)
         job = _Job(work)
-        self._nursery.start_soon(job.run)
+        self._nursery.start_soon(self._do, job)
         return await job.result()
+
+    async def _do(self, job: _Job[Any]) -> None:
+        self._busy += 1
+        try:
+            await job.run()
+        finally:
+            self._busy -= 1

@@ -9,11 +9,12 @@ import trio
 
 from vllmfront.control._background import Background
 from vllmfront.control._calls import ControlCalls
+from vllmfront.control._handover import ControlLegacy, pause_obstacle
 from vllmfront.control._operations import SLEEP_OPERATIONS, OperationTimes
 from vllmfront.control._profiling import Profiling
 from vllmfront.control._weights import WeightSync
 from vllmfront.engine import EngineClient
-from vllmfront.engine.pause import HoldKind, PauseMode, PausePhase, PauseWindow
+from vllmfront.engine.pause import HoldKind, Lease, PauseMode, PausePhase, PauseWindow
 from vllmfront.errors import ControlCallTimeout, StateConflict
 
 
@@ -57,6 +58,51 @@ class ControlPlane:
         """Do the work until cancelled."""
         await self.background.serve(task_status=task_status)
 
+    # Being passed on to another process
+
+    def obstacle(self) -> str | None:
+        """Return why this cannot be passed on just now; None where it can."""
+        if self.background.busy:
+            return "an order to the engines is being done; try again when it is"
+        return pause_obstacle(self.client.pauses.window)
+
+    def legacy(self) -> ControlLegacy:
+        """Return what the next process has to know."""
+        window = self.client.pauses.window
+        lease = Lease.of(None, 0.0) if window is None else window.lease
+        return ControlLegacy(
+            holds=self.client.gate.holds,
+            lease_seconds=lease.seconds,
+            lease_left=lease.left(trio.current_time()),
+            lapsed=window is not None and window.lapsed,
+            weights=self.weights.legacy(),
+        )
+
+    def relinquish(self) -> None:
+        """Leave everything to the next process: orders that still come here are refused."""
+        self.background.closed = (
+            "Another process of this server has taken over: connect anew, and try again."
+        )
+        self.client.pauses.relinquish()
+
+    def take_back(self) -> None:
+        """Go on: the next process did not come to serve. Nothing where nothing was left to it."""
+        if self.background.closed is not None:
+            self.background.closed = None
+            self.client.pauses.take_back()
+
+    def adopt(self, legacy: ControlLegacy) -> None:
+        """Go on where the process before has left off."""
+        now = trio.current_time()
+        lease = Lease(legacy.lease_seconds)
+        if legacy.lease_left is not None:
+            lease.due = now + legacy.lease_left
+        self.client.pauses.adopt(legacy.holds, lease, lapsed=legacy.lapsed)
+        if legacy.weights is not None:
+            self.weights.adopt(legacy.weights)
+
+    # Orders
+
     async def pause(
         self,
         mode: PauseMode,
@@ -76,6 +122,7 @@ class ControlPlane:
             ControlCallFailed: An engine refused, and the others go on.
             EngineUnavailable: No engine has ever served, or none will.
         """
+        self.background.check_open()
         window = self.client.pauses.open(mode, clear_cache=clear_cache, owner=owner, lease=lease)
         with trio.move_on_after(self.config.timeout):
             await window.wait_paused()
@@ -95,6 +142,7 @@ class ControlPlane:
             ControlCallTimeout: They do not all go on in time.
             ControlCallFailed: An engine refused; the window stays.
         """
+        self.background.check_open()
         pauses = self.client.pauses
         why_not = self._why_not_resume()
         if pauses.window is not None and why_not is not None and not force:

@@ -10,6 +10,7 @@ import trio
 
 from vllmfront.control._background import Background
 from vllmfront.control._calls import ControlCalls, timed_out
+from vllmfront.control._handover import WeightLegacy
 from vllmfront.control._operations import WEIGHT_OPERATIONS, OperationTimes
 from vllmfront.control._sync_state import SyncOrder, SyncState, next_sync_state
 from vllmfront.engine import EngineClient
@@ -130,6 +131,28 @@ class WeightSync:
             incomplete=self.incomplete,
             failure=self._failure,
         )
+
+    def legacy(self) -> WeightLegacy:
+        """Return what the next process has to know."""
+        return WeightLegacy(
+            state=self._state,
+            draft=self._draft,
+            began_chunks=self._began_chunks,
+            chunks=self._chunks,
+            changed=self._changed,
+            expected=self._expected,
+            stale=tuple(sorted(self._stale)),
+            incomplete=tuple(sorted(self._incomplete[False])),
+            incomplete_drafts=tuple(sorted(self._incomplete[True])),
+        )
+
+    def adopt(self, legacy: WeightLegacy) -> None:
+        """Go on where another process has left off."""
+        self._enter(legacy.state)
+        self._draft, self._chunks = legacy.draft, legacy.chunks
+        self._began_chunks, self._changed = legacy.began_chunks, legacy.changed
+        self._expected, self._stale = legacy.expected, set(legacy.stale)
+        self._incomplete = {False: set(legacy.incomplete), True: set(legacy.incomplete_drafts)}
 
     # Orders. Each raises StateConflict where it is not its time, ControlCallFailed naming ranks,
     # ControlCallTimeout, or EngineUnavailable. Cancelled, it is done all the same.

@@ -9,6 +9,7 @@ import attrs
 import trio
 
 from vllmfront.api.http import HttpServer, Listener
+from vllmfront.control import ControlPlane
 from vllmfront.engine import EngineClient, EngineLegacy, Inheritance
 from vllmfront.errors import ConfigurationError
 from vllmfront.lifecycles._custody import Custodies
@@ -39,6 +40,7 @@ class Generation:
     """The process that serves, as its upgrade sees it (``upgrade.Frontend``)."""
 
     client: EngineClient
+    control: ControlPlane
     listeners: Sequence[Listener]
     custody: Custodies
     shutdown: Shutdown
@@ -99,7 +101,7 @@ class Generation:
             return "the engines were told their addresses by another program"
         if missing := self.custody.missing():
             return f"an engine's process is not running: {', '.join(missing)}"
-        return succession.obstacle()
+        return succession.obstacle() or self.control.obstacle()
 
     def estate(self) -> Estate:
         assert self.client.succession is not None
@@ -120,6 +122,7 @@ class Generation:
                 legacy=legacy,
             ),
             processes={name: process.handle for name, process in self.custody.processes.items()},
+            control=self.control.legacy(),
         )
 
     def _file_of(self, listener: Listener) -> tuple[str, int, int] | None:
@@ -133,7 +136,9 @@ class Generation:
         for listener in self.listeners:
             if listener.unlink is not None:
                 self.files[listener.name], listener.unlink = listener.unlink, None
-        return self._estate(legacy)
+        estate = self._estate(legacy)
+        self.control.relinquish()
+        return estate
 
     def lead(self) -> None:
         for listener in self.listeners:
@@ -142,6 +147,7 @@ class Generation:
         if self.client.succession is not None:
             self.client.succession.lead()
         self.custody.take_back()
+        self.control.take_back()
         retired, self._retired = self._retired, False
         for server in (self.server, self.admin):
             if retired and server is not None:

@@ -105,8 +105,11 @@ async def serve(  # noqa: ASYNC128 (the child that listens calls it)
     ):
         listeners = [one for one in held if not is_for_operators(one)]
         client.pauses.on_shutdown = shutdown.request
+        if heritage.estate is not None:
+            control.adopt(heritage.estate.control)
         generation = Generation(
             client=client,
+            control=control,
             listeners=[*listeners, *admin],
             custody=Custodies([unit.name for unit in units], heritage.processes),
             shutdown=shutdown,

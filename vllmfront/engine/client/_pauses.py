@@ -79,6 +79,7 @@ class Pauses:
         self._due: list[Callable[[], Awaitable[None]]] = []
         self._wake = trio.Event()
         self._taking = trio.CancelScope()
+        self._left: tuple[PauseWindow | None, tuple[Hold, ...]] = (None, ())
         membership.setups.append(self.setup)
         gate.on_change(self._note_gate)
 
@@ -182,6 +183,36 @@ class Pauses:
                 if hold.kind is not HoldKind.PAUSE
             ),
         )
+
+    # Being passed on to another process
+
+    def relinquish(self) -> None:
+        """Leave all holds to another process, which has them now: engines stay as they are.
+
+        What queued here goes to the engines, which keep it as long as they are held.
+        """
+        self._left = (self.window, self._gate.holds)
+        self.window = None
+        for hold in self._gate.holds:
+            self._gate.open(hold.kind)
+
+    def take_back(self) -> None:
+        """Have again what was relinquished: the other process did not come to serve."""
+        (window, holds), self._left = self._left, (None, ())
+        for hold in holds:
+            self._gate.close(hold)
+        self.window = window
+        self._wake.set()
+
+    def adopt(self, holds: Sequence[Hold], lease: Lease, *, lapsed: bool) -> None:
+        """Go on with the holds of another process; engines are held already."""
+        for hold in holds:
+            if hold.kind is HoldKind.PAUSE:
+                self.window = PauseWindow(hold=hold, lease=lease, lapsed=lapsed)
+                self.window.enter(PauseEvent.STANDING)
+            self._gate.close(hold)
+        self.setup.note(self._membership.ranks.values())
+        self._wake.set()
 
     # Taking
 

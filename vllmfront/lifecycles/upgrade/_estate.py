@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 
+from vllmfront.control import ControlLegacy, decode_control, encode_control
 from vllmfront.engine import EngineLegacy, Inheritance
 from vllmfront.engine.wire import (
     decode_lora,
@@ -43,6 +44,9 @@ class Estate:
     processes: Mapping[str, ProcessHandle] = attrs.field(factory=dict)
     """Those that run managed engines, by name."""
 
+    control: ControlLegacy = attrs.field(factory=ControlLegacy)
+    """What holds generation back, and what is known of weights."""
+
     @property
     def descriptors(self) -> list[int]:
         """All of them: HTTP's, the engines', the process's."""
@@ -67,6 +71,7 @@ def encode_estate(estate: Estate) -> Mapping[str, Any]:
         "adapters": [encode_lora(lora) for lora in legacy.adapters],
         "last_adapter_id": legacy.last_adapter_id,
         "processes": {name: attrs.asdict(each) for name, each in estate.processes.items()},
+        "control": encode_control(estate.control),
     }
 
 
@@ -120,4 +125,5 @@ def _decode(fields: Mapping[str, Any], descriptors: Sequence[int]) -> Estate:
         ],
         engines=Inheritance(descriptors=others, legacy=legacy),
         processes=dict(reversed(processes.items())),
+        control=decode_control(fields["control"]) if "control" in fields else ControlLegacy(),
     )
