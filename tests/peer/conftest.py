@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import httpx
 import pytest
@@ -49,7 +49,14 @@ def our_url(mode: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
 
 
 @contextlib.contextmanager
-def served(program: list[str], mode: str, folder: pathlib.Path) -> Iterator[str]:
+def served(
+    program: list[str],
+    mode: str,
+    folder: pathlib.Path,
+    *,
+    options: Sequence[str] = (),
+    engine_options: Sequence[str] = (),
+) -> Iterator[str]:
     """Run *program* with a simulated engine of its own; logs go to *folder*."""
     port, rpc = free_port(), free_port()
     if mode == "frontend":
@@ -59,12 +66,12 @@ def served(program: list[str], mode: str, folder: pathlib.Path) -> Iterator[str]
         *program, "serve", str(MODEL), "--host", "127.0.0.1", "--port", str(port),
         "--data-parallel-address", "127.0.0.1", "--data-parallel-rpc-port", str(rpc),
         "--data-parallel-size", "1", "--data-parallel-size-local", "0",
-        "--served-model-name", "tiny",
+        "--served-model-name", "tiny", *options,
     ]  # fmt: skip
     simulate = [
         sys.executable, "-m", "vllmfront", "simulate", "--handshake", f"tcp://127.0.0.1:{rpc}",
         "--vocab-size", str(VOCABULARY), "--max-model-len", str(MAX_MODEL_LEN),
-        "--step-ms", "8", "--vllm-version", "0.33.0",
+        "--step-ms", "8", "--vllm-version", "0.33.0", *engine_options,
     ]  # fmt: skip
     with contextlib.ExitStack() as stack:
         frontend = stack.enter_context(running(serve, folder / "frontend.log"))
