@@ -23,13 +23,15 @@ BOTH = pytest.mark.parametrize("series", SERIES)
 class Desk:
     """A coordinator's judgement on two engines, and what it says."""
 
-    def __init__(self, wave: int = 0, *, running: bool = False) -> None:
+    def __init__(self, wave: int = 0, *, running: bool = False, listening: bool = True) -> None:
         self.to_engines: list[Sequence[bytes]] = []
         self.to_frontends: list[bytes] = []
         self.judgement = CoordinatorJudgement(
             2, self.to_engines.append, lambda frames: self.to_frontends.append(frames[0])
         )
         self.judgement.state = WaveState(wave, running=running)
+        if listening:
+            self.judgement.gate.is_open = True
 
 
 def frame(name: str, series: str = "0.33") -> bytes:
@@ -38,7 +40,7 @@ def frame(name: str, series: str = "0.33") -> bytes:
 
 @BOTH
 def test_ready_is_said_when_both_have_subscribed(series: str) -> None:
-    desk = Desk()
+    desk = Desk(listening=False)
     desk.judgement.take_subscription([frame("coord_subscribe", series)])
     assert desk.to_engines == []
 
@@ -190,3 +192,32 @@ def test_a_follower_is_not_troubled_by_nonsense(series: str) -> None:
         frontend.follower.take(b"\x93\xc0\xc0\xc0")
 
     assert frontend.follower.state == WaveState(4, running=True)
+
+
+def test_an_engine_that_waits_for_ready_hears_nothing_else_before() -> None:
+    """It would end. What is owed to it is said once all listen."""
+    desk = Desk(listening=False)
+    judgement = desk.judgement
+    judgement.wakes.requested(judgement.state)
+    judgement.take_subscription([frame("coord_subscribe")])
+    judgement.tick(1.0)
+    before, due = list(desk.to_engines), judgement.due
+    judgement.take_subscription([frame("coord_subscribe")])
+    judgement.tick(2.0)
+
+    assert before == []
+    assert due == judgement.table.due
+    assert desk.to_engines[0] == [frame("coord_ready")]
+
+
+def test_a_wave_that_begins_before_all_listen_is_told_of_when_they_do() -> None:
+    """As after a change of coordinators: engines connect again in any order."""
+    desk = Desk(4, listening=False)
+    desk.judgement.take_report([frame("out_start_wave")])
+    desk.judgement.take_subscription([frame("coord_subscribe")])
+    before = list(desk.to_engines)
+    desk.judgement.take_subscription([frame("coord_subscribe")])
+
+    assert before == []
+    assert desk.to_engines[0] == [frame("coord_ready")]
+    assert desk.to_engines[1] == encode_start_dp_wave(5, None)

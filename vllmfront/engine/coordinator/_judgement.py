@@ -1,6 +1,7 @@
 """A coordinator without its sockets: messages in, messages out, and time in between. Pure."""
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -53,17 +54,22 @@ class CoordinatorJudgement:
         self.table = LoadTable.of(engines)
         self.wakes = WakeUps()
         self.load_observers: list[LoadObserver] = []
+        self._deferred: int | None = None
+        """The wave of a call that engines which wait for READY could not be told of."""
+
         self._to_engines = to_engines
         self._to_frontends = to_frontends
 
     @property
     def due(self) -> float:
         """When there is something to say without being told anything."""
-        return min(self.wakes.due, self.table.due)
+        # Engines that wait for READY fail at anything else: no call before the gate is open.
+        wakes = self.wakes.due if self.gate.is_open else math.inf
+        return min(wakes, self.table.due)
 
     def tick(self, now: float) -> None:
         """Say what is due."""
-        if self.wakes.take(now):
+        if self.gate.is_open and self.wakes.take(now):
             self._wake(WakeUp(self.state.wave, None))
         if self.table.due <= now:
             loads = self.table.take(now)
@@ -89,7 +95,7 @@ class CoordinatorJudgement:
         _LOGGER.info("Coordinating %d engines, %d before", engines, self.gate.engines)
         self.table.resize(engines)
         if self.gate.resize(engines):
-            self._to_engines([READY_GATE])
+            self._open()
 
     # What comes in
 
@@ -98,7 +104,7 @@ class CoordinatorJudgement:
         word = frames[0]
         if word.startswith(SUBSCRIBE):
             if self.gate.subscribe():
-                self._to_engines([READY_GATE])
+                self._open()
             # It may have missed a wake-up call. One that runs already ignores this one.
             ran = self.state.running
             self._doubt()
@@ -109,7 +115,7 @@ class CoordinatorJudgement:
             if not self.gate.is_open:
                 # Whoever comes next begins with the first wave. Ranks that did not agree on the
                 # number, as where only one of them got a request, might ignore each other's calls.
-                self.state = WaveState()
+                self.state, self._deferred = WaveState(), None
                 self._announce()
             self._doubt()
         else:
@@ -141,7 +147,7 @@ class CoordinatorJudgement:
             if outcome.wake_up is not None:
                 self._apply(attrs.evolve(outcome, wake_up=None))
                 self.wakes.owe(self.state)
-                if self.wakes.take(now):
+                if self.gate.is_open and self.wakes.take(now):
                     self._wake(outcome.wake_up)
 
     def _take_load(self, engine: int, stats: Mapping[str, Any]) -> None:
@@ -174,7 +180,17 @@ class CoordinatorJudgement:
             self._announce()
 
     def _wake(self, wake_up: WakeUp) -> None:
-        self._to_engines(encode_start_dp_wave(wake_up.wave, wake_up.left_out))
+        if self.gate.is_open:
+            self._to_engines(encode_start_dp_wave(wake_up.wave, wake_up.left_out))
+        else:
+            self._deferred = wake_up.wave
+
+    def _open(self) -> None:
+        """Say READY, and what was to be said before."""
+        self._to_engines([READY_GATE])
+        deferred, self._deferred = self._deferred, None
+        if deferred is not None:
+            self._to_engines(encode_start_dp_wave(max(deferred, self.state.wave), None))
 
     def _announce(self) -> None:
         self._tell(LoadReport(None, self.state.wave, self.state.running))
