@@ -25,7 +25,7 @@ from tests.real_engine._process import (
 )
 
 PLUGIN = Path(__file__).parent / "weight_plugin"
-SECONDS = 150.0
+SECONDS = 300.0
 ASKED = {"temperature": 0, "ignore_eos": True, "return_weight_versions": True}
 HEAD = "lm_head.weight"
 
@@ -66,6 +66,10 @@ class Trainer:
     process: trio.Process
     _rest: bytes = b""
 
+    async def wait_ready(self) -> None:
+        """Return once it has imported vLLM, which takes its time."""
+        assert await self.read() == "ready"
+
     async def do(self, name: str, *arguments: object) -> str | None:
         """Return what went wrong with one call, or None."""
         assert self.process.stdin is not None
@@ -104,9 +108,7 @@ async def trainer(frontend: Frontend) -> AsyncGenerator[Trainer]:
             check=False,
         )
         process: trio.Process = await nursery.start(run)
-        one = Trainer(process)
-        assert await one.read() == "ready"
-        yield one
+        yield Trainer(process)
         nursery.cancel_scope.cancel(reason="the trainer has done its work")
 
 
@@ -124,9 +126,10 @@ async def test_vllms_client_updates_a_stand_in_and_its_draft_model(
     monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
     async with (
         serving(config(), budget=SECONDS) as frontend,
-        simulated_engine(frontend, draft_model=True, step_time=0.01),
         trainer(frontend) as one,
+        simulated_engine(frontend, draft_model=True, step_time=0.01),
     ):
+        await one.wait_ready()
         before = await text(frontend, max_tokens=8)
         assert await one.do("init_weight_transfer_engine", {"master_port": 1}) is None
         frozen: list[dict[str, Any]] = []
@@ -158,9 +161,10 @@ async def test_vllms_client_updates_a_real_engine(
     monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
     async with (
         serving(config(), budget=SECONDS) as frontend,
-        _real_engine(frontend, version),
         trainer(frontend) as one,
+        _real_engine(frontend, version),
     ):
+        await one.wait_ready()
         before = await text(frontend, max_tokens=12)
         assert await one.do("init_weight_transfer_engine", {}) is None
         assert await one.do("/pause?mode=keep") is None
