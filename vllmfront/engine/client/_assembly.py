@@ -91,7 +91,7 @@ def assemble(
     gate = HoldGate()
     waves = _coordination(config, sockets, membership)
     gate.on_change(lambda: waves.hold(held=gate.closed))
-    routing = make_routing(config.routing, shared=config.sharers > 1)
+    routing = make_routing(config.routing, shared=config.follows or config.sharers > 1)
     dispatch = Dispatch(
         books,
         membership,
