@@ -20,11 +20,17 @@ from vllmfront.engine import (
     SamplingParams,
     open_engine_client,
 )
-from vllmfront.engine.coordinator import Coordinator, CoordinatorSubscription, NoWaves
+from vllmfront.engine.coordinator import (
+    Coordinator,
+    CoordinatorSubscription,
+    NoWaves,
+    open_coordinator_listeners,
+)
 from vllmfront.engine.coordinator._coordinator import PAST_WAVE
 from vllmfront.engine.pause import PauseMode
-from vllmfront.engine.transport import host_of
+from vllmfront.engine.transport import host_of, open_context, open_subscriber
 from vllmfront.engine.transport._ports import listen_lasting
+from vllmfront.engine.wire import READY_GATE, SUBSCRIBE, MessageType, Registration
 from vllmfront.errors import VllmFrontError
 from vllmfront.simulator import Simulator, SimulatorConfig, open_simulator, serve_simulator
 
@@ -408,6 +414,35 @@ async def test_a_state_of_engines_that_do_not_step_together_is_of_no_use(
         assert client.succession.entrance.coordinator_addresses() is not None
 
     assert "engines that do not step together, which those of this model do" in caplog.text
+
+
+async def test_what_an_engine_hears_first_is_ready_whatever_is_said_meanwhile() -> None:
+    """A real one ends at anything else."""
+    registration = Registration(max_model_len=8, vllm_version="0.32.0", data_parallel_size=2)
+    coordinator = Coordinator(1)
+
+    async def call_all_the_time() -> None:
+        while True:
+            coordinator.requested(0)
+            await trio.lowlevel.checkpoint()
+
+    with (
+        trio.fail_after(SECONDS),
+        open_context() as context,
+        open_coordinator_listeners("127.0.0.1", local=True) as listeners,
+    ):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(coordinator.serve, context, listeners)
+            coordinator.engine_joined(0, registration)
+            nursery.start_soon(call_all_the_time)
+            for _ in range(10):
+                with open_subscriber(context, listeners.wake_ups.address) as engine:
+                    engine.send_frames([SUBSCRIBE])
+                    said = [(await engine.receive())[0].bytes for _ in range(3)]
+
+                assert said[0] == READY_GATE
+                assert MessageType.START_DP_WAVE.value in said
+            nursery.cancel_scope.cancel(reason="the test is over")
 
 
 # Frontends that follow it

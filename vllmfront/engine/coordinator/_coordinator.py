@@ -16,7 +16,7 @@ from vllmfront.engine.coordinator._listeners import (
 )
 from vllmfront.engine.coordinator._waves import LoadObserver
 from vllmfront.engine.transport import MessageReceiver
-from vllmfront.engine.wire import Registration
+from vllmfront.engine.wire import SUBSCRIBE, Registration
 from vllmfront.errors import ProtocolError
 
 _LOGGER = logging.getLogger(__name__)
@@ -120,9 +120,7 @@ class Coordinator:
             self._judgement.restart()
             try:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(
-                        self._read, sockets.engines, self._judgement.take_subscription
-                    )
+                    nursery.start_soon(self._read, sockets.engines, self._take_subscription)
                     nursery.start_soon(self._read, sockets.reports, self._judgement.take_report)
                     nursery.start_soon(self._read, sockets.frontends, self._take_notice)
                     nursery.start_soon(self._watch_clock)
@@ -142,6 +140,12 @@ class Coordinator:
                 except ProtocolError as error:
                     _LOGGER.warning("The coordinator ignored a message: %s", error)
             self._say_due()
+
+    def _take_subscription(self, frames: Sequence[bytes]) -> None:
+        # Not before: a call that overtakes READY ends the engine.
+        if self._sockets is not None and frames[0].startswith(SUBSCRIBE):
+            self._sockets.engines.admit()
+        self._judgement.take_subscription(frames)
 
     def _take_notice(self, frames: Sequence[bytes]) -> None:
         self._judgement.take_notice(frames, trio.current_time())

@@ -104,7 +104,7 @@ def open_coordinator_sockets(
     """Serve *listeners* for the block."""
     engines, reports, frontends = (each.duplicate() for each in listeners.all)
     with (
-        open_publisher(context, "", adopt_fd=engines) as wake_ups,
+        open_publisher(context, "", adopt_fd=engines, by_hand=True) as wake_ups,
         open_receiver(context, "", adopt_fd=reports) as receiver,
         open_publisher(context, "", adopt_fd=frontends) as front,
     ):

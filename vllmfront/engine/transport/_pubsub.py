@@ -16,13 +16,24 @@ class MessagePublisher(TwoWaySocket):
     subscriptions, each one, and what subscribers say.
     """
 
+    def admit(self) -> None:
+        """Let whoever sent the subscription that was received last get what is sent from now on.
+
+        For publishers that were opened *by_hand*.
+        """
+        self._socket.setsockopt(zmq.SUBSCRIBE, b"")
+
 
 class MessageSubscriber(TwoWaySocket):
     """A connected XSUB; it reconnects, and subscribes again, by itself."""
 
 
 def open_publisher(
-    context: zmq.Context[zmq.Socket[bytes]], address: str, *, adopt_fd: int | None = None
+    context: zmq.Context[zmq.Socket[bytes]],
+    address: str,
+    *,
+    adopt_fd: int | None = None,
+    by_hand: bool = False,
 ) -> MessagePublisher:
     """Bind an XPUB that reports each subscription, and each end of one.
 
@@ -30,6 +41,8 @@ def open_publisher(
         context: Whose I/O threads serve it.
         address: Where to bind; empty together with *adopt_fd*.
         adopt_fd: A listening descriptor to serve instead; the socket owns it from now on.
+        by_hand: Whether subscribers get nothing before ``admit``, so that we know what they get
+            first. They cannot say anything else then.
 
     Raises:
         OSError: The address cannot be bound.
@@ -38,6 +51,8 @@ def open_publisher(
     socket = context.socket(zmq.XPUB)
     # Not only the first of equal subscriptions, and not only the last end of them.
     socket.setsockopt(zmq.XPUB_VERBOSER, 1)
+    if by_hand:
+        socket.setsockopt(zmq.XPUB_MANUAL, 1)
     _keep_alive(socket)
     return MessagePublisher(socket, unlink=bind(socket, address, adopt_fd))
 
