@@ -3,7 +3,7 @@ import pytest
 
 from vllmfront.cli._status_client import Status
 from vllmfront.cli._status_page import Painter, clean, page, span, unreachable_page
-from vllmfront.cli._status_report import Child, Engines, Health, Inside, Rank, Tree
+from vllmfront.cli._status_report import Child, Engines, Health, Inside, Rank, Tree, Worker
 
 URL = "http://127.0.0.1:8000"
 PLAIN = Painter(colour=False)
@@ -115,3 +115,28 @@ def test_no_failure_can_command_the_terminal() -> None:
 )
 def test_spans_have_two_units(seconds: float, text: str) -> None:
     assert span(seconds) == text
+
+
+def test_a_page_shows_each_of_several_workers() -> None:
+    workers = (
+        Worker(
+            worker=1,
+            pid=41,
+            serving=True,
+            connections=20,
+            choices=17,
+            resident_bytes=98_400_000,
+            cpu_seconds=75.0,
+        ),
+        Worker(worker=2, pid=57, serving=False, connections=1, choices=0),
+    )
+    inside = attrs.evolve(INSIDE, workers=workers)
+    lines = page(URL, Status(health=RECOVERING, inside=inside), PLAIN)
+
+    assert lines[lines.index("workers") - 1 : lines.index("workers") + 4] == [
+        "",
+        "workers",
+        "  1  READY     pid 41, 20 connections, 17 in flight, 1 min 15 s of processor time, 98 MB",
+        "  2  STARTING  pid 57, 1 connection, 0 in flight, 0.0 s of processor time",
+        "",
+    ]

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import attrs
 
 from vllmfront.cli._status_client import Status
-from vllmfront.cli._status_report import Child, Engines, Rank, Tree
+from vllmfront.cli._status_report import Child, Engines, Rank, Tree, Worker
 
 _GREEN, _YELLOW, _RED, _BLUE, _DIM, _BOLD = "32", "33", "31", "34", "90", "1"
 
@@ -30,6 +30,7 @@ _COLOURS = {
 }
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
+_MEGABYTE = 10**6
 _FRACTIONS_BELOW = 10
 """Seconds that are shown with a decimal."""
 
@@ -67,8 +68,10 @@ def page(url: str, status: Status, paint: Painter) -> list[str]:
         lines.append(paint.dim(f"  expected back in {span(health.retry_after)}"))
     if status.inside is None:
         return [*lines, "", paint.dim(status.locked)]
-    rows = list(_rows(status.inside.tree, ""))
-    return [*lines, "", *_table(rows, paint), "", *_engines(status.inside.engines, paint)]
+    inside = status.inside
+    rows = list(_rows(inside.tree, ""))
+    workers = list(_workers(inside.workers, paint))
+    return [*lines, "", *_table(rows, paint), *workers, "", *_engines(inside.engines, paint)]
 
 
 def unreachable_page(url: str, why: str, paint: Painter) -> list[str]:
@@ -149,6 +152,24 @@ def _table(rows: Sequence[_Row], paint: Painter) -> Iterator[str]:
         yield "  ".join(cells).rstrip()
         for failure in row.failures:
             yield f"{row.stem}   {paint.bad(failure)}"
+
+
+def _workers(workers: Sequence[Worker], paint: Painter) -> Iterator[str]:
+    if not workers:
+        return
+    yield ""
+    yield paint.strong("workers")
+    for worker in workers:
+        state = paint.state("ready" if worker.serving else "starting", len("starting"))
+        notes = [
+            f"pid {worker.pid}",
+            f"{worker.connections} connection{'' if worker.connections == 1 else 's'}",
+            f"{worker.choices} in flight",
+            f"{span(worker.cpu_seconds)} of processor time",
+        ]
+        if worker.resident_bytes is not None:
+            notes.append(f"{worker.resident_bytes / _MEGABYTE:.0f} MB")
+        yield f"  {worker.worker}  {state}  {paint.dim(', '.join(notes))}"
 
 
 def _engines(engines: Engines, paint: Painter) -> Iterator[str]:

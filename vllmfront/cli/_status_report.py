@@ -71,11 +71,28 @@ class Engines:
 
 
 @attrs.frozen(kw_only=True)
+class Worker:
+    """One of several processes that serve clients."""
+
+    worker: int
+    pid: int
+    serving: bool
+    connections: int
+    choices: int
+    """Of requests in flight."""
+
+    resident_bytes: int | None = None
+    cpu_seconds: float = 0.0
+
+
+@attrs.frozen(kw_only=True)
 class Inside:
     """The body of ``/supervisor``."""
 
     tree: Tree
     engines: Engines
+    workers: tuple[Worker, ...] = ()
+    """None where one process does everything."""
 
 
 read_health = msgspec.json.Decoder(Health).decode

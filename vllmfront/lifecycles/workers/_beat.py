@@ -12,7 +12,7 @@ from vllmfront.lifecycles.workers._messages import Counts
 INTERVAL = 0.25
 """Seconds between two looks at the board; who is silent for four of them gets no connections."""
 
-_COUNTS_EVERY = 20
+_COUNTS_EVERY = 60
 """Looks between two reports: what a worker that is killed has counted since the last one is lost,
 unless somebody scraped it meanwhile."""
 

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Awaitable, Callable, Collection
 
-from vllmfront.api.http import Handler, Headers, HttpRequest, ResponseWriter
+from vllmfront.api.http import Handler, Headers, HttpRequest, ResponseWriter, Router
 from vllmfront.errors import EngineUnavailable, Reason
 from vllmfront.interprocess import CallFailed, Line, LineBroken
 from vllmfront.lifecycles.workers._messages import Answered, Forwarded
@@ -42,10 +42,13 @@ class Forwarding:
         """
         self._own = own
         self._line = line
-        self._kept = OWN_PATHS | frozenset(hidden)
+        self._hidden = frozenset(hidden)
+        self._nowhere = Router()
 
     def __call__(self, request: HttpRequest, response: ResponseWriter) -> Awaitable[None]:
-        if request.path in self._kept:
+        if request.path in self._hidden:
+            return self._nowhere(request, response)
+        if request.path in OWN_PATHS:
             return self._own(request, response)
         return self._forward(request, response)
 

@@ -155,8 +155,10 @@ class Worker:
         return ChildSpec(name="model", run=loader.run, restart=Restart.TRANSIENT)
 
     def _api(self, listener: HandedListener, tree: Callable[[], SupervisorSnapshot]) -> ChildSpec:
+        # What is hidden from clients is known to main, for which this worker answers as well.
+        listen = attrs.evolve(self.config.listen, admin=None)
         api = ApiServer(
-            config=self.config,
+            config=attrs.evolve(self.config, listen=listen),
             listeners=[listener],
             client=self.client,
             control=self.control,

@@ -83,8 +83,8 @@ async def serve_worker(
 
 def _last_words(error: VllmFrontError) -> Failed:
     """Say why we end: what the lowest part said, and whether that is the operator's to mend."""
-    lowest: BaseException = error
-    while lowest.__cause__ is not None:
+    lowest = error
+    while isinstance(lowest.__cause__, VllmFrontError):
         lowest = lowest.__cause__
     return Failed(str(lowest) or type(lowest).__name__, isinstance(lowest, ConfigurationError))
 
