@@ -31,7 +31,7 @@ OWN = frozenset(option_names())
             "",
         ),
         ("-pcp 2 -dcp=2", "", "--prefill-context-parallel-size 2 --decode-context-parallel-size=2"),
-        ("-O.level=3 -dpr 2", "", "-O.level=3 --data-parallel-start-rank 2"),
+        ("-O.level=3 -dpr 2", "--data-parallel-start-rank 2", "-O.level=3"),
         ("-ep", "", "--enable-expert-parallel"),
         ("--served_model_name x", "", "--served_model_name x"),
         ("--no-trust-request-chat-template", "", "--no-trust-request-chat-template"),
