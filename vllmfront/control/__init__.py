@@ -21,7 +21,8 @@ from vllmfront.control._operations import (
 from vllmfront.control._plane import ControlConfig, ControlPlane, open_control_plane
 from vllmfront.control._profiling import ProfilePlan, Profiling
 from vllmfront.control._sync_state import SyncOrder, SyncState, next_sync_state, orders_after
-from vllmfront.control._weights import SyncFailure, WeightSnapshot, WeightSync, WeightVersion
+from vllmfront.control._weight_report import SyncFailure, WeightSnapshot, WeightVersion
+from vllmfront.control._weights import WeightSync
 
 __all__ = [
     "SLEEP_OPERATIONS",

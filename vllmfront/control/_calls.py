@@ -1,7 +1,9 @@
 """Orders to all engines at once; what one of them answers names it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
+
+import trio
 
 from vllmfront.engine import EngineClient, Outcome
 from vllmfront.errors import ControlCallFailed, ControlCallTimeout, UtilityCallTimeout
@@ -62,6 +64,31 @@ class ControlCalls:
         return await self.order(
             phase, "collective_rpc", method, None, [], dict(kwargs or {}), seconds=seconds
         )
+
+    async def try_workers(
+        self,
+        phase: str,
+        deadline: float,
+        method: str,
+        ranks: Collection[int] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Have workers of *ranks*, or of all, do *method*; return the ranks on which they refused.
+
+        Raises:
+            ControlCallTimeout: Some did not answer until *deadline*, by the event loop's clock.
+            EngineDied: Some engine is gone.
+        """
+        outcomes = await self._client.call_each(
+            *("collective_rpc", method, None, [], dict(kwargs or {})),
+            timeout=deadline - trio.current_time(),
+            ranks=ranks,
+            wait_for_all=True,
+        )
+        silent = [one.rank for one in outcomes if isinstance(one.error, UtilityCallTimeout)]
+        if silent:
+            raise timed_out(phase, silent, self.timeout)
+        return [one.rank for one in outcomes if one.error is not None]
 
 
 def failed(

@@ -1,18 +1,18 @@
 """New weights for the engines: each order at its time, and what is known of those they have."""
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
-import attrs
 import trio
 
 from vllmfront.control._background import Background
-from vllmfront.control._calls import ControlCalls, timed_out
+from vllmfront.control._calls import ControlCalls
 from vllmfront.control._handover import WeightLegacy
 from vllmfront.control._operations import WEIGHT_OPERATIONS, OperationTimes
 from vllmfront.control._sync_state import SyncOrder, SyncState, next_sync_state
+from vllmfront.control._weight_report import SyncFailure, WeightSnapshot, WeightVersion
 from vllmfront.engine import EngineClient
 from vllmfront.engine.pause import HoldKind
 from vllmfront.errors import (
@@ -20,7 +20,6 @@ from vllmfront.errors import (
     ControlCallTimeout,
     EngineUnavailable,
     StateConflict,
-    UtilityCallTimeout,
     VllmFrontError,
 )
 
@@ -28,50 +27,6 @@ _LOGGER = logging.getLogger(__name__)
 
 FIRST_VERSION = "default"
 """What engines call the weights that they were started with."""
-
-
-@attrs.frozen
-class SyncFailure:
-    """What led to FAILED."""
-
-    phase: str
-    failures: Mapping[int, str]
-    """By rank."""
-
-
-@attrs.frozen(kw_only=True)
-class WeightVersion:
-    """The engines' weights, as ``/weight_info`` tells."""
-
-    label: str
-    expected: str | None
-    """What they were last given; None: nothing since they were started."""
-
-    stale: tuple[int, ...]
-    """Ranks that were started anew since, and have the weights of the model's files."""
-
-    incomplete: tuple[int, ...]
-    """Ranks whose last update was broken off, or is under way."""
-
-
-@attrs.frozen(kw_only=True)
-class WeightSnapshot:
-    """The weight transfer at one moment."""
-
-    state: SyncState
-    since: float
-    """By the event loop's clock."""
-
-    draft: bool
-    """Whether the update under way is one of the draft model."""
-
-    chunks: int
-    """How many have come of the update under way."""
-
-    expected: str | None
-    stale: tuple[int, ...]
-    incomplete: tuple[int, ...]
-    failure: SyncFailure | None
 
 
 class WeightSync:
@@ -281,40 +236,16 @@ class WeightSync:
         finish it. Those that cannot finish at all forget an update that fails, and an empty list of
         chunks fails in any backend.
         """
-        ranks = await self._try_workers(deadline, "finish_weight_update", None)
+        attempt = partial(self._calls.try_workers, SyncOrder.SHUTDOWN.path[1:], deadline)
+        ranks = await attempt("finish_weight_update")
         if ranks:
-            await self._try_workers(deadline, "start_weight_update", ranks)
-            ranks = await self._try_workers(deadline, "finish_weight_update", ranks)
+            await attempt("start_weight_update", ranks)
+            ranks = await attempt("finish_weight_update", ranks)
         if ranks:
-            await self._try_workers(deadline, "update_weights", ranks, {"update_info": []})
+            await attempt("update_weights", ranks, {"update_info": []})
         elif not self._began_chunks:
             for incomplete in self._incomplete.values():
                 incomplete.clear()
-
-    async def _try_workers(
-        self,
-        deadline: float,
-        method: str,
-        ranks: Collection[int] | None,
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> list[int]:
-        """Have workers do *method*; return the ranks on which they refused.
-
-        Raises:
-            ControlCallTimeout: Some did not answer in time.
-            EngineDied: Some engine is gone.
-        """
-        seconds = deadline - trio.current_time()
-        outcomes = await self._client.call_each(
-            *("collective_rpc", method, None, [], dict(kwargs or {})),
-            timeout=seconds,
-            ranks=ranks,
-            wait_for_all=True,
-        )
-        silent = [one.rank for one in outcomes if isinstance(one.error, UtilityCallTimeout)]
-        if silent:
-            raise timed_out("shutdown_weight_transfer_engine", silent, self._calls.timeout)
-        return [one.rank for one in outcomes if one.error is not None]
 
     # What is known
 
