@@ -44,7 +44,7 @@ async def start_engine(nursery: trio.Nursery, client: EngineClient) -> Engine:
     config = SimulatorConfig(handshake=client.handshake_address, vocab_size=1000, step_time=STEP)
     scope = trio.CancelScope()
 
-    async def run(*, task_status: trio.TaskStatus[Simulator]) -> None:
+    async def run(*, task_status: trio.TaskStatus[Simulator]) -> None:  # noqa: ASYNC128 (passed on)
         with scope:
             await serve_simulator(config, task_status=task_status)
 
@@ -120,7 +120,8 @@ async def test_what_a_dead_client_left_running_is_aborted_before_the_next_one_co
                 await client.wait_ready()
                 # The requests of a process that is killed are not aborted by itself.
                 client._books.abort = forget  # type: ignore[method-assign]
-                dying.start_soon(submit_and_forget, client)
+                start_soon = dying.start_soon  # the request outlives the client
+                start_soon(submit_and_forget, client)
                 await wait_running(engine, 1)
             await wait_running(engine, 0)
             dying.cancel_scope.cancel()

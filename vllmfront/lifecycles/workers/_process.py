@@ -101,7 +101,7 @@ class WorkerProcess:
             await wait_any(stop.wait, self.host.wait_change)
         return not stop.is_set()
 
-    async def _run_process(
+    async def _run_process(  # noqa: ASYNC128 (the worker's first words call it)
         self, stop: trio.Event, task_status: trio.TaskStatus[None], inputs: int, outputs: int
     ) -> None:
         with contextlib.ExitStack() as stack:
