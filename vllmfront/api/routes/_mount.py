@@ -47,9 +47,15 @@ scrape need not wait for an import."""
 
 @asynccontextmanager
 async def open_operator_router(
-    facts: ServerFacts, http_metrics: HttpMetrics, environ: Mapping[str, str]
+    facts: ServerFacts,
+    http_metrics: HttpMetrics,
+    environ: Mapping[str, str],
+    *,
+    at_once: bool = False,
 ) -> AsyncGenerator[Router, None]:
     """Run the operator app for as long as the block runs; yield a router that leads to it.
+
+    With *at_once* the app is there by then. Clients that take all descriptors cannot delay it.
 
     Other routes may be added to the router. Paths with a variable part reach the app through the
     router's fallback, which answers 404 and 405 for what it does not know.
@@ -68,7 +74,9 @@ async def open_operator_router(
     for method, path in fixed_routes(environ):
         router.add(method, path, late)
     async with trio.open_nursery() as nursery:
-        if "quart" in sys.modules:
+        if at_once:
+            late.want()
+        if at_once or "quart" in sys.modules:
             await nursery.start(late.serve)
         else:
             nursery.start_soon(late.serve)
@@ -100,6 +108,10 @@ class _LateApp:
             return self._bridge(request, response)
         return self._wait(request, response)
 
+    def want(self) -> None:
+        """Have it loaded now."""
+        self._wanted.set()
+
     async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Load the app when it is time, and run it until cancelled."""
         if "quart" not in sys.modules:
@@ -116,7 +128,7 @@ class _LateApp:
             await trio.sleep_forever()
 
     async def _wait(self, request: HttpRequest, response: ResponseWriter) -> None:
-        self._wanted.set()
+        self.want()
         await self._loaded.wait()
         assert self._bridge is not None
         await self._bridge(request, response)
