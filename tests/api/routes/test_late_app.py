@@ -75,3 +75,9 @@ async def test_the_app_is_loaded_unasked_a_moment_later(
             await imported.wait()
 
     assert not early
+
+
+async def test_who_cannot_wait_finds_the_app_there(imported: trio.Event) -> None:
+    with trio.fail_after(10):
+        async with open_operator_router(Facts(), HttpMetrics(), {}, at_once=True):
+            assert imported.is_set()
