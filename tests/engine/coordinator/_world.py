@@ -114,8 +114,9 @@ class World:
         wakes.hold(held=held)
 
     def reconnect(self, rank: int) -> None:
-        """Break a rank's connection to the coordinator, with what is on its way, and mend it."""
-        self.channels.pop(("wake", rank), None)
+        """Break a rank's connections to the coordinator, with what is on its way, and mend them."""
+        for kind in ("wake", "report"):
+            self.channels.pop((kind, rank), None)
         self.coordinator.take_subscription([UNSUBSCRIBE])
         self.coordinator.take_subscription([SUBSCRIBE])
 

@@ -147,6 +147,23 @@ def test_a_rank_that_missed_a_call_gets_another_when_it_is_back(world: World) ->
     assert world.hung() is None
 
 
+@pytest.mark.parametrize("lost", range(3))
+@pytest.mark.parametrize("deliveries", range(4))
+def test_a_rank_that_was_away_as_a_wave_began_joins_it(
+    world: World, lost: int, deliveries: int
+) -> None:
+    """Its end of the connection breaks between the request and the call, or its own word is lost."""
+    world.add("a", 1, tokens=4)
+    for _ in range(deliveries):
+        if world.channels:
+            world.deliver(next(iter(world.channels)))
+    world.reconnect(lost)
+    world.settle(LONG)
+
+    assert world.hung() is None
+    assert not world.open
+
+
 class Interleavings(RuleBasedStateMachine):
     """Requests, aborts, pauses, losses, and messages that arrive in any order of channels."""
 

@@ -103,12 +103,13 @@ class CoordinatorJudgement:
         """Take what an engine says where wake-up calls go out."""
         word = frames[0]
         if word.startswith(SUBSCRIBE):
+            came_back = self.gate.is_open
             if self.gate.subscribe():
                 self._open()
-            # It may have missed a wake-up call. One that runs already ignores this one.
-            ran = self.state.running
             self._doubt()
-            if ran:
+            if came_back:
+                # It may have missed a wake-up call; and what it said itself may be lost. Nobody
+                # knows whether any engine waits for the others: if none does, a short wave follows.
                 self._wake(WakeUp(self.state.wave, None))
         elif word.startswith(UNSUBSCRIBE):
             self.gate.unsubscribe()
