@@ -152,7 +152,7 @@ def test_a_rank_that_missed_a_call_gets_another_when_it_is_back(world: World) ->
 def test_a_rank_that_was_away_as_a_wave_began_joins_it(
     world: World, lost: int, deliveries: int
 ) -> None:
-    """Its end of the connection breaks between the request and the call, or its own word is lost."""
+    """Its connections break between the request and the call, and its own word may be lost."""
     world.add("a", 1, tokens=4)
     for _ in range(deliveries):
         if world.channels:
