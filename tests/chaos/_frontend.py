@@ -1,10 +1,11 @@
 """``vllmfront serve`` as a process, for the soak."""
 
 import json
+import os
 import re
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,10 @@ class Frontend:
 
 @asynccontextmanager
 async def open_frontend(
-    log: Path, options: Sequence[str], python: str = sys.executable
+    log: Path,
+    options: Sequence[str],
+    python: str = sys.executable,
+    environment: Mapping[str, str] | None = None,
 ) -> AsyncGenerator[Frontend]:
     """Serve for the block; afterwards nothing that was started is left, or that is an error.
 
@@ -89,7 +93,11 @@ async def open_frontend(
     words += ["--engine-stall-timeout", STALL_TIMEOUT, *options]
     with log.open("wb") as output:
         process = await trio.lowlevel.open_process(
-            words, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, **(environment or {})},
         )
     frontend = Frontend(process, log)
     below: list[int] = []

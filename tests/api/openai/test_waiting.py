@@ -14,7 +14,7 @@ from tests.api.openai._harness import (
 )
 from tests.api.openai._told import DONE, lines, only_line, serve_alike
 from vllmfront.engine import FinishReason
-from vllmfront.engine.client._membership import Membership
+from vllmfront.engine.client.membership._membership import Membership
 from vllmfront.models import ModelDescription
 from vllmfront.text import Tokenizer
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from vllmfront.engine.client._absence import (
+from vllmfront.engine.client.membership._absence import (
     LEAST_SECONDS,
     UNKNOWN_SECONDS,
     Loading,
     seconds_until_ready,
     unavailable,
 )
-from vllmfront.engine.client._state import EngineState, RankState
+from vllmfront.engine.client.membership._state import EngineState, RankState
 from vllmfront.errors import EngineDied, EngineUnavailable, Reason
 
 

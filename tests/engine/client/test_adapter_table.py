@@ -3,7 +3,7 @@
 import pytest
 
 from vllmfront.engine import LoraRequest
-from vllmfront.engine.client._adapter_table import AdapterTable
+from vllmfront.engine.client.membership._adapter_table import AdapterTable
 
 
 def lora(name: str, number: int, path: str = "/p") -> LoraRequest:

@@ -27,8 +27,8 @@ from vllmfront.engine import (
     RankState,
     open_engine_client,
 )
-from vllmfront.engine.client import _attachment
-from vllmfront.engine.client._saved import SavedEngine, decode_state, encode_state
+from vllmfront.engine.client.entrance import _attachment
+from vllmfront.engine.client.entrance._saved import SavedEngine, decode_state, encode_state
 from vllmfront.engine.transport import host_of
 from vllmfront.engine.transport._ports import listen_lasting
 from vllmfront.engine.wire import Abort, Add, Utility

@@ -16,7 +16,7 @@ from vllmfront.engine import (
     SamplingParams,
     StructuredOutputs,
 )
-from vllmfront.engine.client._continuation import (
+from vllmfront.engine.client.requests._continuation import (
     continued,
     may_continue,
     may_continue_sampling,

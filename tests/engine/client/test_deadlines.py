@@ -20,8 +20,8 @@ from tests.engine._helpers import (
     wait_lost,
 )
 from vllmfront.engine import FinishReason, TerminalCause
-from vllmfront.engine.client._child import Child
-from vllmfront.engine.client._deadlines import Deadlines
+from vllmfront.engine.client.requests._child import Child
+from vllmfront.engine.client.requests._deadlines import Deadlines
 from vllmfront.errors import RequestTimedOut
 
 

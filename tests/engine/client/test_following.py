@@ -16,7 +16,7 @@ from vllmfront.engine import (
     SamplingParams,
     open_engine_client,
 )
-from vllmfront.engine.client._child import Child
+from vllmfront.engine.client.requests._child import Child
 from vllmfront.errors import EngineDied, EngineUnavailable, Reason
 from vllmfront.simulator import Simulator, SimulatorConfig, serve_simulator
 

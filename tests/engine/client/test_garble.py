@@ -1,6 +1,6 @@
 """How many unreadable messages are too many."""
 
-from vllmfront.engine.client._garble import MOST_GARBLED, WINDOW, GarbleCount
+from vllmfront.engine.client.reading._garble import MOST_GARBLED, WINDOW, GarbleCount
 
 
 def test_one_more_in_a_row_than_is_borne() -> None:

@@ -1,7 +1,7 @@
 import msgpack
 
 from vllmfront.engine import SamplingParams
-from vllmfront.engine.client._known import KnownParams
+from vllmfront.engine.client.requests._known import KnownParams
 
 
 def test_shared_parameters_are_found_by_identity() -> None:

@@ -25,7 +25,7 @@ from vllmfront.engine import (
     SamplingParams,
     TerminalCause,
 )
-from vllmfront.engine.client._garble import MOST_GARBLED
+from vllmfront.engine.client.reading._garble import MOST_GARBLED
 from vllmfront.engine.wire import DEAD_FRAME, plain_row
 from vllmfront.errors import EngineDied, EngineRequestFailed, RequestInterrupted
 

@@ -10,13 +10,13 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from vllmfront.engine.client._books import Books
-from vllmfront.engine.client._dispatch import Dispatch
-from vllmfront.engine.client._membership import Membership
-from vllmfront.engine.client._pauses import Pauses
-from vllmfront.engine.client._state import EngineState, StateLevel
-from vllmfront.engine.client._utility import Outcome, UtilityCalls
-from vllmfront.engine.client._waiting_room import WaitingRoom
+from vllmfront.engine.client.membership._membership import Membership
+from vllmfront.engine.client.membership._state import EngineState, StateLevel
+from vllmfront.engine.client.orders._pauses import Pauses
+from vllmfront.engine.client.orders._utility import Outcome, UtilityCalls
+from vllmfront.engine.client.requests._books import Books
+from vllmfront.engine.client.requests._dispatch import Dispatch
+from vllmfront.engine.client.requests._waiting_room import WaitingRoom
 from vllmfront.engine.pause import HoldGate, LeaseAction, PauseMode, PausePhase
 from vllmfront.errors import StateConflict
 

@@ -5,7 +5,7 @@ import trio
 
 from tests.engine._helpers import ids, open_engines, request
 from vllmfront.engine import EngineOutput, FinishReason
-from vllmfront.engine.client._reader import MAX_PUSHES
+from vllmfront.engine.client.reading._reader import MAX_PUSHES
 from vllmfront.errors import VllmFrontError
 
 

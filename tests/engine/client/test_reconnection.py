@@ -17,7 +17,7 @@ from tests.engine._helpers import (
     wait_lost,
 )
 from vllmfront.engine import EngineState, FinishReason, RankState, SamplingParams
-from vllmfront.engine.client._reconnection import LOOK_PERIOD
+from vllmfront.engine.client.reading._reconnection import LOOK_PERIOD
 from vllmfront.testing import FakeEngine
 
 

@@ -19,7 +19,7 @@ from tests.engine._helpers import (
     state_of,
 )
 from vllmfront.engine import EngineClient, EngineState, FinishReason, RankState
-from vllmfront.engine.client._stall import LOOKS, Verdict, judge
+from vllmfront.engine.client.reading._stall import LOOKS, Verdict, judge
 from vllmfront.errors import EngineStalled, EngineUnavailable, Reason, RequestInterrupted
 from vllmfront.testing import FakeEngine
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllmfront.engine.client._saved import (
+from vllmfront.engine.client.entrance._saved import (
     SavedEngine,
     SavedState,
     UnusableState,
     decode_state,
     encode_state,
 )
-from vllmfront.engine.client._state_file import StateFile
+from vllmfront.engine.client.entrance._state_file import StateFile
 from vllmfront.errors import ConfigurationError
 from vllmfront.testing import REGISTRATION
 

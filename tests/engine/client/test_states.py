@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from vllmfront.engine.client._state import (
+from vllmfront.engine.client.membership._state import (
     EngineState,
     RankEvent,
     RankState,

@@ -19,7 +19,7 @@ from vllmfront.engine import (
     SamplingParams,
     open_engine_client,
 )
-from vllmfront.engine.client._membership import Membership
+from vllmfront.engine.client.membership._membership import Membership
 from vllmfront.engine.wire import encode_add
 from vllmfront.simulator import SimulatorConfig, serve_simulator
 

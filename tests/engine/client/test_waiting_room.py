@@ -5,8 +5,8 @@ from typing import cast
 
 from tests.engine._helpers import RecordingSink, request
 from vllmfront.engine import RequestStream
-from vllmfront.engine.client._child import Child
-from vllmfront.engine.client._waiting_room import WaitingRoom
+from vllmfront.engine.client.requests._child import Child
+from vllmfront.engine.client.requests._waiting_room import WaitingRoom
 from vllmfront.engine.metrics import RequestRecord
 
 

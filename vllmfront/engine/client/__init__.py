@@ -1,17 +1,21 @@
 """The client of one or more engines: streams of requests, utility calls, and their state."""
 
 from vllmfront.engine.client._client import EngineClient
-from vllmfront.engine.client._client_sockets import Inheritance
 from vllmfront.engine.client._config import Deployment, EngineClientConfig
-from vllmfront.engine.client._info import ClientSnapshot, EngineInfo, RankSnapshot
-from vllmfront.engine.client._membership import RankSetup
 from vllmfront.engine.client._open import open_engine_client
-from vllmfront.engine.client._state import EngineState, RankState
-from vllmfront.engine.client._stream import RequestStream
-from vllmfront.engine.client._succession import EngineLegacy, Succession
-from vllmfront.engine.client._utility import Outcome
-from vllmfront.engine.client._view import EngineView, RankView
-from vllmfront.engine.client._worker_slots import WorkerSlots
+from vllmfront.engine.client.entrance import EngineLegacy, Inheritance, Succession, WorkerSlots
+from vllmfront.engine.client.membership import (
+    ClientSnapshot,
+    EngineInfo,
+    EngineState,
+    EngineView,
+    RankSetup,
+    RankSnapshot,
+    RankState,
+    RankView,
+)
+from vllmfront.engine.client.orders import Outcome
+from vllmfront.engine.client.requests import RequestStream
 
 __all__ = [
     "ClientSnapshot",

@@ -5,40 +5,49 @@ from functools import partial
 
 import attrs
 
-from vllmfront.engine.client._adapters import Adapters
-from vllmfront.engine.client._attachment import Attachment
-from vllmfront.engine.client._books import Books
 from vllmfront.engine.client._client import EngineClient
-from vllmfront.engine.client._client_sockets import ClientSockets, Inheritance
 from vllmfront.engine.client._config import EngineClientConfig
-from vllmfront.engine.client._connections import OutputConnections
-from vllmfront.engine.client._deployment import guest_tasks, make_reception, open_introduction
-from vllmfront.engine.client._dispatch import Dispatch
-from vllmfront.engine.client._entrance import SLOTS, Slot, other_slot
 from vllmfront.engine.client._following import Following
-from vllmfront.engine.client._ids import IdSource, first_id_after
-from vllmfront.engine.client._inbox import OutputInbox
-from vllmfront.engine.client._introduction import Introduction
-from vllmfront.engine.client._link import EngineLink
-from vllmfront.engine.client._membership import Membership
-from vllmfront.engine.client._orphans import Orphans
-from vllmfront.engine.client._pauses import Pauses
-from vllmfront.engine.client._prepare import Preparation
-from vllmfront.engine.client._reader import OutputReader
-from vllmfront.engine.client._reception import Reception
-from vllmfront.engine.client._reconnection import Reconnections
-from vllmfront.engine.client._recorder import Recorder
-from vllmfront.engine.client._recovery import Recovery
-from vllmfront.engine.client._request_checks import RequestChecks
-from vllmfront.engine.client._setup import Setups
-from vllmfront.engine.client._sleeping import Sleeping
-from vllmfront.engine.client._spare import SpareSlot
-from vllmfront.engine.client._stall import StallWatch
-from vllmfront.engine.client._succession import Succession, inherit
-from vllmfront.engine.client._utility import UtilityCalls
-from vllmfront.engine.client._waiting_room import WaitingRoom
 from vllmfront.engine.client._wave_link import Coordination, choose_coordination
-from vllmfront.engine.client._worker_slots import WorkerSlots
+from vllmfront.engine.client.entrance import (
+    SLOTS,
+    Attachment,
+    ClientSockets,
+    Inheritance,
+    Introduction,
+    Reception,
+    Recorder,
+    Slot,
+    SpareSlot,
+    Succession,
+    WorkerSlots,
+    guest_tasks,
+    inherit,
+    make_reception,
+    open_introduction,
+    other_slot,
+)
+from vllmfront.engine.client.membership import Membership, Setups
+from vllmfront.engine.client.orders import Adapters, Pauses, Sleeping, UtilityCalls
+from vllmfront.engine.client.reading import (
+    EngineLink,
+    OutputConnections,
+    OutputInbox,
+    OutputReader,
+    Reconnections,
+    StallWatch,
+)
+from vllmfront.engine.client.requests import (
+    Books,
+    Dispatch,
+    IdSource,
+    Orphans,
+    Preparation,
+    Recovery,
+    RequestChecks,
+    WaitingRoom,
+    first_id_after,
+)
 from vllmfront.engine.coordinator import Coordinator, CoordinatorSubscription
 from vllmfront.engine.handshake import (
     Roster,

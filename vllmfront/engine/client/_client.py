@@ -9,28 +9,38 @@ import trio
 
 from vllmfront.engine._output import OutputSink
 from vllmfront.engine._request import EngineRequest
-from vllmfront.engine.client._adapters import Adapters
-from vllmfront.engine.client._books import Books
-from vllmfront.engine.client._buffer import OutputBuffer
-from vllmfront.engine.client._dispatch import Dispatch
 from vllmfront.engine.client._following import Following
-from vllmfront.engine.client._info import ClientSnapshot, EngineInfo
-from vllmfront.engine.client._introduction import Introduction
-from vllmfront.engine.client._membership import Membership, RankSetup
 from vllmfront.engine.client._overview import take_levels, take_snapshot
-from vllmfront.engine.client._pauses import Pauses
-from vllmfront.engine.client._prepare import Preparation
 from vllmfront.engine.client._pulse import Pulse
-from vllmfront.engine.client._rank import EngineRank
-from vllmfront.engine.client._reader import OutputReader, PushObserver
-from vllmfront.engine.client._request_checks import RequestChecks
-from vllmfront.engine.client._sleeping import Sleeping
-from vllmfront.engine.client._state import EngineState, RankState
-from vllmfront.engine.client._stream import RequestStream
-from vllmfront.engine.client._succession import Succession
-from vllmfront.engine.client._utility import DEFAULT_CALL_SECONDS, Outcome, UtilityCalls
-from vllmfront.engine.client._view import EngineView, take_view
-from vllmfront.engine.client._worker_slots import WorkerSlots
+from vllmfront.engine.client.entrance import Introduction, Succession, WorkerSlots
+from vllmfront.engine.client.membership import (
+    ClientSnapshot,
+    EngineInfo,
+    EngineRank,
+    EngineState,
+    EngineView,
+    Membership,
+    RankSetup,
+    RankState,
+    take_view,
+)
+from vllmfront.engine.client.orders import (
+    DEFAULT_CALL_SECONDS,
+    Adapters,
+    Outcome,
+    Pauses,
+    Sleeping,
+    UtilityCalls,
+)
+from vllmfront.engine.client.reading import OutputReader, PushObserver
+from vllmfront.engine.client.requests import (
+    Books,
+    Dispatch,
+    OutputBuffer,
+    Preparation,
+    RequestChecks,
+    RequestStream,
+)
 from vllmfront.engine.coordinator import Waves
 from vllmfront.engine.guard import GuardLimits
 from vllmfront.engine.handshake import Roster

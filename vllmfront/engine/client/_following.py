@@ -8,10 +8,14 @@ import logging
 
 import trio
 
-from vllmfront.engine.client._membership import Membership
-from vllmfront.engine.client._rank import EngineRank
-from vllmfront.engine.client._state import RankState
-from vllmfront.engine.client._view import EngineView, GivenUp, RankView
+from vllmfront.engine.client.membership import (
+    EngineRank,
+    EngineView,
+    GivenUp,
+    Membership,
+    RankState,
+    RankView,
+)
 from vllmfront.engine.handshake import rank_of
 from vllmfront.engine.transport import Message
 from vllmfront.engine.wire import Registration, decode_registration

@@ -8,9 +8,9 @@ import trio
 
 from vllmfront.engine.client._assembly import assemble
 from vllmfront.engine.client._client import EngineClient
-from vllmfront.engine.client._client_sockets import Inheritance, open_client_sockets
 from vllmfront.engine.client._config import EngineClientConfig
 from vllmfront.engine.client._turns import at_the_end_of_each_turn
+from vllmfront.engine.client.entrance import Inheritance, open_client_sockets
 from vllmfront.engine.metrics import EngineMetrics, TerminalCause
 from vllmfront.engine.transport import address_towards, resolve_host
 from vllmfront.errors import ConfigurationError, EngineUnavailable, Reason

@@ -2,12 +2,9 @@
 
 import trio
 
-from vllmfront.engine.client._books import Books
-from vllmfront.engine.client._info import ClientSnapshot
-from vllmfront.engine.client._membership import Membership
-from vllmfront.engine.client._pauses import Pauses
-from vllmfront.engine.client._state import EngineState, RankState
-from vllmfront.engine.client._utility import UtilityCalls
+from vllmfront.engine.client.membership import ClientSnapshot, EngineState, Membership, RankState
+from vllmfront.engine.client.orders import Pauses, UtilityCalls
+from vllmfront.engine.client.requests import Books
 from vllmfront.engine.metrics import EngineLevels
 from vllmfront.engine.pause import HoldGate, HoldKind
 

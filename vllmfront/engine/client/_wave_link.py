@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-from vllmfront.engine.client._membership import Membership
-from vllmfront.engine.client._rank import EngineRank
+from vllmfront.engine.client.membership import EngineRank, Membership
 from vllmfront.engine.coordinator import (
     Coordinator,
     CoordinatorListeners,
