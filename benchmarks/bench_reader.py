@@ -19,16 +19,16 @@ from vllmfront.engine import (
     RequestStream,
     SamplingParams,
 )
-from vllmfront.engine.client._books import Books
-from vllmfront.engine.client._child import Child
-from vllmfront.engine.client._connections import OutputConnections
-from vllmfront.engine.client._dispatch import Dispatch
-from vllmfront.engine.client._ids import IdSource
-from vllmfront.engine.client._inbox import OutputInbox
-from vllmfront.engine.client._membership import Membership
-from vllmfront.engine.client._reader import OutputReader
-from vllmfront.engine.client._utility import UtilityCalls
-from vllmfront.engine.client._waiting_room import WaitingRoom
+from vllmfront.engine.client.requests._books import Books
+from vllmfront.engine.client.requests._child import Child
+from vllmfront.engine.client.reading._connections import OutputConnections
+from vllmfront.engine.client.requests._dispatch import Dispatch
+from vllmfront.engine.client.requests._ids import IdSource
+from vllmfront.engine.client.reading._inbox import OutputInbox
+from vllmfront.engine.client.membership._membership import Membership
+from vllmfront.engine.client.reading._reader import OutputReader
+from vllmfront.engine.client.orders._utility import UtilityCalls
+from vllmfront.engine.client.requests._waiting_room import WaitingRoom
 from vllmfront.engine.coordinator import NoWaves
 from vllmfront.engine.metrics import RequestRecord
 from vllmfront.engine.pause import HoldGate
