@@ -7,6 +7,7 @@ import trio
 
 from vllmfront.engine import EngineOutput
 from vllmfront.engine.wire import (
+    EngineAddresses,
     StartWave,
     Utility,
     decode_registration,
@@ -80,7 +81,8 @@ def _row(request_id: str, row: list[int] | EngineOutput) -> list[object]:
 @asynccontextmanager
 async def open_puppet(config: SimulatorConfig) -> AsyncGenerator[None]:
     """Have a fake engine join the frontend of *config*, and play for the block."""
-    registration = decode_registration(FrameWriter(config, 0).registration(None, "puppet"))
+    nowhere = EngineAddresses(inputs=(), outputs=())
+    registration = decode_registration(FrameWriter(config, 0).registration(nowhere, "puppet"))
     with FakeEngine(config.handshake, registration=registration) as engine:
         puppet = _Puppet(engine, config)
 
