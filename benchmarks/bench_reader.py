@@ -19,15 +19,15 @@ from vllmfront.engine import (
     RequestStream,
     SamplingParams,
 )
+from vllmfront.engine.client.membership._membership import Membership
+from vllmfront.engine.client.orders._utility import UtilityCalls
+from vllmfront.engine.client.reading._connections import OutputConnections
+from vllmfront.engine.client.reading._inbox import OutputInbox
+from vllmfront.engine.client.reading._reader import OutputReader
 from vllmfront.engine.client.requests._books import Books
 from vllmfront.engine.client.requests._child import Child
-from vllmfront.engine.client.reading._connections import OutputConnections
 from vllmfront.engine.client.requests._dispatch import Dispatch
 from vllmfront.engine.client.requests._ids import IdSource
-from vllmfront.engine.client.reading._inbox import OutputInbox
-from vllmfront.engine.client.membership._membership import Membership
-from vllmfront.engine.client.reading._reader import OutputReader
-from vllmfront.engine.client.orders._utility import UtilityCalls
 from vllmfront.engine.client.requests._waiting_room import WaitingRoom
 from vllmfront.engine.coordinator import NoWaves
 from vllmfront.engine.metrics import RequestRecord
