@@ -50,6 +50,7 @@ async def test_a_pause_holds_requests_at_all_workers_and_any_of_them_ends_it() -
     async with workers_serving() as frontend, clients_of(frontend) as clients:
         paused = await clients[0].post("/pause", params={"mode": "keep"})
         seen = [(await client.get("/is_paused")).json() for client in clients]
+        ready = [await client.get("/ready") for client in clients]
         answers: list[int] = []
 
         async def ask(client: httpx.AsyncClient) -> None:
@@ -65,6 +66,9 @@ async def test_a_pause_holds_requests_at_all_workers_and_any_of_them_ends_it() -
 
         assert paused.status_code == resumed.status_code == 200
         assert seen == [{"is_paused": True}] * CLIENTS
+        assert [(one.status_code, one.json()["state"]) for one in ready] == [
+            (503, "paused")
+        ] * CLIENTS
         assert before == []
         assert answers == [200] * CLIENTS
 

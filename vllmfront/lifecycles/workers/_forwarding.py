@@ -15,7 +15,7 @@ _UNAVAILABLE = 503
 
 OWN_PATHS = frozenset(
     {
-        *("/live", "/ready", "/health", "/ping", "/version"),
+        *("/live", "/health", "/ping", "/version"),
         *("/v1/chat/completions", "/v1/completions", "/v1/models", "/tokenize", "/detokenize"),
     }
 )
