@@ -127,6 +127,7 @@ async def measured_reader(*, counted: bool) -> tuple[OutputReader, CannedReceive
         calls=UtilityCalls(membership),
         membership=membership,
         connections=OutputConnections(cast("PeerMonitor", None), membership),
+        reports=False,
     )
     reader = OutputReader(inbox, books, membership)
     for number in range(STREAMS):

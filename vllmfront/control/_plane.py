@@ -54,7 +54,9 @@ class ControlPlane:
         self.profiling = Profiling(client, self.calls, self.background)
         client.pauses.veto = self._why_not_resume
 
-    async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    async def serve(  # noqa: ASYNC128 (the background calls it)
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
         """Do the work until cancelled."""
         await self.background.serve(task_status=task_status)
 

@@ -86,7 +86,7 @@ class Profiling:
             try:
                 await self._calls.order("start_profile", "profile", *args)
             except ControlCallFailed:
-                await self._take_back()
+                await self._take_back()  # noqa: ASYNC120 (cancelled: the server ends)
                 raise
             self.active = True
 

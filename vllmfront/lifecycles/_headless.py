@@ -115,7 +115,8 @@ class HeadlessEngine:
         async with trio.open_nursery() as nursery:
             ends = self.ending.begin(nursery, stop)
             async with open_process(spec) as process:
-                nursery.start_soon(self._kill_when_hurried, process)
+                # Outlives the block on purpose: also what is being stopped can be hurried.
+                nursery.start_soon(self._kill_when_hurried, process)  # noqa: ASYNC111 (as said)
                 settled = await self._wait_settled(process, ends)
                 if settled:
                     task_status.started()

@@ -56,7 +56,7 @@ async def opened(action: LeaseAction) -> AsyncGenerator[tuple[Pauses, HoldGate]]
         lease_action=action,
     )
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(pauses.serve)
+        nursery.start_soon(pauses.serve)  # noqa: ASYNC113 (windows wait for it)
         yield pauses, gate
         nursery.cancel_scope.cancel(reason="the test is over")
 

@@ -79,7 +79,7 @@ async def open_operator_router(
         if at_once or "quart" in sys.modules:
             await nursery.start(late.serve)
         else:
-            nursery.start_soon(late.serve)
+            nursery.start_soon(late.serve)  # noqa: ASYNC113 (requests wait for it)
         yield router
         nursery.cancel_scope.cancel(reason="the server has ended")
 

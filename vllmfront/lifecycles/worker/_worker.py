@@ -165,7 +165,7 @@ async def _watch(parent: Parent, shutdown: Shutdown) -> AsyncGenerator[_ParentWa
         shutdown.hurry(reason)
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve)
+        nursery.start_soon(serve)  # noqa: ASYNC113 (a descriptor remembers an earlier end)
         yield watch
         nursery.cancel_scope.cancel(reason="everything has ended")
 

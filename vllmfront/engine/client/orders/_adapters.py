@@ -137,7 +137,7 @@ class Adapters:
             try:
                 await self._setup.add_everywhere(lora)
             except VllmFrontError:
-                await self._undo(lora, before)
+                await self._undo(lora, before)  # noqa: ASYNC120 (cancelled: the client ends)
                 raise
             self._table.serve(lora)
         if before is not None and before.path == lora.path:
