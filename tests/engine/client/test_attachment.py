@@ -73,14 +73,14 @@ async def answer_calls(
     return asked
 
 
-async def served_by(config: EngineClientConfig, slot: int) -> FakeEngine:
-    """Have an engine that a client has served which is gone by now; it is connected to *slot*."""
+async def served_by(config: EngineClientConfig) -> FakeEngine:
+    """Have an engine that a client has served which is gone by now; it tries to connect anew."""
     async with opened(config) as client:
         engine = engine_for(client)
         await engine.join()
         await client.wait_ready()
     await settle()
-    engine.use_slot(slot)
+    engine.use_slot(0)
     return engine
 
 
@@ -100,7 +100,7 @@ async def test_the_next_client_serves_the_same_engine_once_it_has_dropped_its_wo
     config: EngineClientConfig, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    with await served_by(config, slot=1) as engine:
+    with await served_by(config) as engine:
         async with opened(config) as client:
             assert state_of(client) is EngineState.LOADING
             asked = await answer_calls(engine)
@@ -122,16 +122,16 @@ async def test_the_next_client_serves_the_same_engine_once_it_has_dropped_its_wo
 
 async def test_clients_follow_each_other_again_and_again(config: EngineClientConfig) -> None:
     ids = []
-    engine = await served_by(config, slot=1)
+    engine = await served_by(config)
     with engine:
-        for life in range(1, 5):
+        for _ in range(4):
             async with opened(config) as client:
                 assert client.succession is not None
-                assert client.succession.slot == life % 2
+                assert client.succession.slot == 0
                 await answer_calls(engine)
                 await client.wait_ready()
                 ids.append(await complete(client, engine))
-            engine.use_slot((life + 1) % 2)
+            engine.use_slot(0)
 
     starts = [int(each.rpartition("-")[2], 16) for each in ids]
     gaps = [abs(a - b) for a in starts for b in starts if a is not b]
@@ -139,7 +139,7 @@ async def test_clients_follow_each_other_again_and_again(config: EngineClientCon
 
 
 async def test_an_engine_that_somebody_paused_stays_so(config: EngineClientConfig) -> None:
-    with await served_by(config, slot=1) as engine:
+    with await served_by(config) as engine:
         async with opened(config) as client:
             asked = await answer_calls(engine, paused=True)
             await client.wait_ready()
@@ -152,7 +152,7 @@ async def test_an_engine_that_somebody_paused_stays_so(config: EngineClientConfi
 async def test_one_that_was_paused_to_be_taken_up_is_resumed_by_the_next(
     config: EngineClientConfig,
 ) -> None:
-    with await served_by(config, slot=1) as engine:
+    with await served_by(config) as engine:
         async with opened(config):
             while True:
                 said = await engine.receive()
@@ -172,12 +172,12 @@ async def test_one_that_was_paused_to_be_taken_up_is_resumed_by_the_next(
 
 
 async def test_a_new_process_replaces_what_was_saved(config: EngineClientConfig) -> None:
-    (await served_by(config, slot=1)).close()
+    (await served_by(config)).close()
     async with opened(config) as client:
         with engine_for(client) as new:
             await new.say_hello()
             assert new.addresses is not None
-            new.connect(new.addresses.inputs[1], new.addresses.outputs[1])
+            new.connect(new.addresses.inputs[0], new.addresses.outputs[0])
             new.register()
             new.say_ready()
             await client.wait_ready()
@@ -191,7 +191,7 @@ async def test_one_that_does_not_come_back_is_waited_for_no_longer(
 ) -> None:
     monkeypatch.setattr(_attachment, "REACH_BUDGET", 0.2)
     monkeypatch.setattr(_attachment, "_LATE_POLL", 0.05)
-    engine = await served_by(config, slot=1)
+    engine = await served_by(config)
     engine.break_inputs()
     with engine:
         async with opened(config) as client:
@@ -199,7 +199,7 @@ async def test_one_that_does_not_come_back_is_waited_for_no_longer(
             assert "did not reconnect within 0.2 s" in str(await client.wait_lost())
             assert state_of(client) is EngineState.LOADING
             # Should it come after all, it is as good as before.
-            engine.use_slot(1)
+            engine.use_slot(0)
             await answer_calls(engine)
             await wait_joined(client)
             await complete(client, engine)
@@ -209,7 +209,7 @@ async def test_a_start_does_not_wait_for_ever_for_what_was_saved(
     config: EngineClientConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_attachment, "REACH_BUDGET", 0.1)
-    (await served_by(config, slot=1)).close()
+    (await served_by(config)).close()
     with pytest.RaisesGroup(
         pytest.RaisesExc(StartupFailed, match="no HELLO from engine 0"), flatten_subgroups=True
     ):
@@ -221,7 +221,7 @@ async def test_one_that_does_not_answer_is_lost_and_tried_again(
     config: EngineClientConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_attachment, "ANSWER_BUDGET", 0.1)
-    with await served_by(config, slot=1) as engine:
+    with await served_by(config) as engine:
         async with opened(config) as client:
             assert "did not answer is_scheduler_paused" in str(await client.wait_lost())
             await answer_calls(engine)
@@ -237,7 +237,7 @@ async def test_an_engine_that_was_loading_joins_the_next_client(
     with engine:
         async with opened(config) as client:
             assert engine.addresses is not None
-            engine.connect(engine.addresses.inputs[1], engine.addresses.outputs[1])
+            engine.connect(engine.addresses.inputs[0], engine.addresses.outputs[0])
             engine.register()
             engine.say_ready()
             await client.wait_ready()
@@ -247,10 +247,10 @@ async def test_an_engine_that_was_loading_joins_the_next_client(
 async def test_orphans_of_the_client_before_are_told_nothing_but_to_end(
     config: EngineClientConfig,
 ) -> None:
-    with await served_by(config, slot=1) as engine, FakeEngine(f"tcp://{HOST}:1") as old:
+    with await served_by(config) as engine, FakeEngine(f"tcp://{HOST}:1") as old:
         async with opened(config) as client:
             assert engine.addresses is not None
-            old.connect(engine.addresses.inputs[0], engine.addresses.outputs[0])
+            old.connect(engine.addresses.inputs[1], engine.addresses.outputs[1])
             await answer_calls(engine)
             await client.wait_ready()
             old.send_tokens("orphan-00000000", [1, 2, 3])
@@ -259,6 +259,20 @@ async def test_orphans_of_the_client_before_are_told_nothing_but_to_end(
             await complete(client, engine)
 
     assert said.request_ids == ["orphan-00000000"]
+
+
+async def test_what_an_engine_still_says_to_the_client_before_is_passed_over(
+    config: EngineClientConfig,
+) -> None:
+    with await served_by(config) as engine:
+        engine.send_tokens("orphan-00000000", [1, 2, 3])
+        async with opened(config) as client:
+            await answer_calls(engine)
+            await client.wait_ready()
+            engine.send_tokens("orphan-00000000", [4], FinishReason.STOP)
+            await complete(client, engine)
+
+            assert_idle(client)
 
 
 async def test_addresses_that_somebody_has_taken_cost_the_engines_alone(
@@ -304,7 +318,7 @@ async def test_only_one_of_several_was_connected_and_the_others_do_not_hold_it_u
     engines[1].close()
     with engines[0] as engine:
         async with opened(config) as client:
-            engine.use_slot(1)
+            engine.use_slot(0)
             await answer_calls(engine)
             await client.wait_ready()
 

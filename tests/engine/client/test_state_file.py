@@ -25,7 +25,6 @@ STATE = SavedState(
     handshake_address=ADDRESS,
     ports=[(20001, 20002), (20003, 20004)],
     coordinator_ports=[20005, 20006, 20007],
-    slot=1,
     first_id=2**32 - 1,
     engines={
         0: SavedEngine(registration=REGISTRATION),
@@ -49,8 +48,6 @@ def test_a_state_survives_the_way_through_a_file() -> None:
         ({"coordinator_ports": [20005, 20006, 20001]}, "one port for two purposes"),
         ({"coordinator_ports": [20005, 20006]}, "no 2 ports"),
         ({"coordinator_ports": [20005, 20006, 0]}, "damaged"),
-        ({"slot": 2}, "no slot 2"),
-        ({"slot": -1}, "damaged"),
         ({"first_id": 2**32}, "damaged"),
         ({"engines": {"x": {}}}, "damaged"),
         ({"engines": {"0": {"registration": "AAAA", "connected": True}}}, "damaged"),
@@ -87,7 +84,7 @@ def test_a_written_state_is_read_by_the_next(tmp_path: Path) -> None:
     with StateFile(path) as first:
         first.acquire()
         first.acquire()
-        first.write(attrs.evolve(STATE, slot=0))
+        first.write(attrs.evolve(STATE, first_id=0))
         first.write(STATE)
     with StateFile(path) as second:
         second.acquire()

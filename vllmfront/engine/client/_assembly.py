@@ -275,7 +275,6 @@ def _recorder(
     return Recorder(
         sockets.record,
         sockets.entrance,
-        slot=sockets.slot,
         first_id=ids.first,
         membership=membership,
         awaited=dict if attachment is None else lambda: attachment.awaited,

@@ -12,7 +12,6 @@ from vllmfront.engine.client.entrance._entrance import (
     adopt_entrance,
     open_entrance,
     open_slot,
-    other_slot,
 )
 from vllmfront.engine.client.entrance._lasting import open_lasting
 from vllmfront.engine.client.entrance._saved import SavedState
@@ -102,7 +101,9 @@ def open_client_sockets(
                 entrance, saved = found.entrance, found.saved
             else:
                 entrance = stack.enter_context(_open_entrance(config, bind_host, inheritance))
-            slot = _slot(inheritance, saved)
+            # A new process begins in the first slot, whatever earlier ones had begun there: that
+            # has other ids, and engines are told to drop it.
+            slot = 0 if inheritance is None else inheritance.legacy.slot
             own = entrance.slots[slot]
             input_fd, output_fd = own.inputs.duplicate(), own.outputs.duplicate()
         inputs = stack.enter_context(
@@ -121,14 +122,6 @@ def open_client_sockets(
             input_monitor=stack.enter_context(open_monitor(inputs)),
             output_monitor=stack.enter_context(open_monitor(outputs)),
         )
-
-
-def _slot(inheritance: Inheritance | None, saved: SavedState | None) -> int:
-    """Return which slot a client uses that does the handshake itself."""
-    if inheritance is not None:
-        return inheritance.legacy.slot
-    # What an earlier one had begun ends up in the slot that it used.
-    return 0 if saved is None else other_slot(saved.slot)
 
 
 def _open_entrance(

@@ -21,7 +21,6 @@ class Recorder:
         file: StateFile,
         entrance: Entrance,
         *,
-        slot: int,
         first_id: int,
         membership: Membership,
         awaited: Callable[[], Mapping[int, SavedEngine]],
@@ -31,14 +30,12 @@ class Recorder:
         Args:
             file: Where to; written to between ``start`` and ``stop``.
             entrance: Where engines connect.
-            slot: The one that the client uses.
             first_id: Where its count of request ids began.
             membership: The engines.
             awaited: Tells of engines from an earlier file that have not been taken up yet.
         """
         self._file = file
         self._entrance = entrance
-        self._slot = slot
         self._first_id = first_id
         self._membership = membership
         self._awaited = awaited
@@ -86,7 +83,6 @@ class Recorder:
                 for slot in self._entrance.slots
             ],
             coordinator_ports=self._coordinator_ports(),
-            slot=self._slot,
             first_id=self._first_id,
             engines=engines,
         )

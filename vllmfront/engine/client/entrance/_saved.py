@@ -43,9 +43,6 @@ class SavedState:
     ports: Sequence[tuple[int, int]]
     """Of each slot, for inputs and for outputs."""
 
-    slot: int
-    """The one that was in use."""
-
     coordinator_ports: Sequence[int] = ()
     """Of the coordinator of engines that step together, in the order of its listeners; empty
     where they do not."""
@@ -71,7 +68,6 @@ class _Form(msgspec.Struct, forbid_unknown_fields=True):
     handshake_address: str
     ports: Annotated[list[_Pair], msgspec.Meta(min_length=SLOTS)]
     coordinator_ports: Annotated[list[_Port], msgspec.Meta(max_length=COORDINATOR_LISTENERS)]
-    slot: Annotated[int, msgspec.Meta(ge=0)]
     first_id: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
     engines: dict[Annotated[int, msgspec.Meta(ge=0, lt=2**16)], _EngineForm]
 
@@ -87,7 +83,6 @@ def encode_state(state: SavedState) -> bytes:
         handshake_address=state.handshake_address,
         ports=list(state.ports),
         coordinator_ports=list(state.coordinator_ports),
-        slot=state.slot,
         first_id=state.first_id,
         engines={
             rank: _EngineForm(
@@ -121,13 +116,10 @@ def decode_state(data: bytes, handshake_address: str) -> SavedState:
             raise UnusableState(f"it names one port for two purposes: {ports}")
         if len(form.coordinator_ports) not in {0, COORDINATOR_LISTENERS}:
             raise UnusableState(f"a coordinator has no {len(form.coordinator_ports)} ports")
-        if form.slot >= len(form.ports):
-            raise UnusableState(f"it has no slot {form.slot}")
         return SavedState(
             handshake_address=form.handshake_address,
             ports=form.ports,
             coordinator_ports=form.coordinator_ports,
-            slot=form.slot,
             first_id=form.first_id,
             engines={
                 rank: SavedEngine(
