@@ -13,6 +13,7 @@ from vllmfront.engine.wire import Utility
 from vllmfront.errors import ControlCallFailed, ControlCallTimeout
 from vllmfront.testing import FakeEngine
 
+UPDATE_ORDERS = ("init_weight_transfer_engine", "start_weight_update", "update_weights")
 RECOVERING = attrs.evolve(CONFIG, recovery_wait=5)
 
 
@@ -56,7 +57,6 @@ async def test_a_silent_engine_is_named_with_the_phase_and_later_calls_work() ->
             nursery.start_soon(
                 do,
                 engine,
-                "finish_weight_update",
                 "shutdown_weight_transfer_engine",
                 "init_weight_transfer_engine",
             )
@@ -141,6 +141,77 @@ async def test_a_restarted_engine_has_stale_weights_and_says_so() -> None:
             nursery.start_soon(tell)
             version = await plane.weights.version()
             assert (version.label, version.stale) == ("default", (0,))
+
+
+async def test_what_failed_before_an_update_began_leaves_engines_that_generate_alone() -> None:
+    async with opened(2) as (plane, engines), trio.open_nursery() as nursery:
+
+        async def refuse() -> None:
+            call, _ = await worker_call(engines[1])
+            engines[1].answer(call, failure="no")
+
+        nursery.start_soon(do, engines[0], "init_weight_transfer_engine")
+        nursery.start_soon(refuse)
+        with pytest.raises(ControlCallFailed):
+            await plane.weights.init({})
+        # A start would empty layers, and nothing holds generation back.
+        for engine in engines:
+            nursery.start_soon(do, engine, "shutdown_weight_transfer_engine")
+        await plane.weights.shutdown()
+
+        assert plane.weights.state is SyncState.UNINITIALIZED
+
+
+async def test_weights_that_did_not_get_their_name_are_not_served() -> None:
+    async with opened() as (plane, [engine]), trio.open_nursery() as nursery:
+        nursery.start_soon(do, engine, *UPDATE_ORDERS)
+        await plane.weights.init({})
+        await plane.weights.start()
+        await plane.weights.update({"a": 1})
+
+        async def refuse() -> None:
+            await do(engine, "finish_weight_update")
+            engine.answer(await engine.receive_utility(), failure="no")
+
+        nursery.start_soon(refuse)
+        with pytest.raises(ControlCallFailed, match="update_weight_version failed on engine 0"):
+            await plane.weights.finish("v1")
+
+        assert plane.weights.state is SyncState.FAILED
+        assert plane.weights.incomplete == (0,)
+
+
+async def test_an_engine_that_is_away_during_an_update_has_stale_weights() -> None:
+    async with opened(2) as (plane, engines), trio.open_nursery() as nursery:
+        engines[1].close()
+        await wait_lost(plane.client, 1)
+        nursery.start_soon(do, engines[0], *UPDATE_ORDERS, "finish_weight_update")
+        await plane.weights.init({})
+        await plane.weights.start()
+        await plane.weights.update({"a": 1})
+        await plane.weights.finish()
+
+        snapshot = plane.weights.snapshot()
+        assert (snapshot.stale, snapshot.incomplete) == ((1,), ())
+
+
+async def test_an_engine_that_is_lost_after_it_has_answered_has_stale_weights() -> None:
+    async with opened(2) as (plane, engines), trio.open_nursery() as nursery:
+        for engine in engines:
+            nursery.start_soon(do, engine, *UPDATE_ORDERS)
+        await plane.weights.init({})
+        await plane.weights.start()
+        await plane.weights.update({"a": 1})
+        nursery.start_soon(plane.weights.finish)
+        await do(engines[1], "finish_weight_update")
+        await settle()
+        engines[1].close()
+        await wait_lost(plane.client, 1)
+        await do(engines[0], "finish_weight_update")
+        await settle()
+
+        snapshot = plane.weights.snapshot()
+        assert (snapshot.state, snapshot.stale) == (SyncState.FAILED, (1,))
 
 
 async def test_an_update_under_way_ends_with_its_engine_and_leaves_nothing_incomplete() -> None:

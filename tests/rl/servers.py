@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import anyio
 import attrs
 import httpx
 
@@ -23,6 +24,9 @@ class FakeServer:
     """What the next call of a route gets instead of being done."""
 
     deaf: bool = False
+    busy: Callable[[], bool] = attrs.field(default=lambda: False)
+    """Whether requests still run that a pause waits for."""
+
     last_update: dict[str, Any] = attrs.field(factory=dict)
 
     @property
@@ -39,6 +43,8 @@ class FakeServer:
         fault = self.faults.pop(path, None)
         if fault is not None:
             return fault()
+        while path == "/pause" and self.busy():  # noqa: ASYNC110 - no event for it
+            await anyio.sleep(0.005)
         body = json.loads(request.content or b"{}")
         return self._do(path, request.url.params, body)
 

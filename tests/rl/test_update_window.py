@@ -280,6 +280,41 @@ def test_the_lease_is_renewed_while_the_block_runs(backend: str) -> None:
     run(backend, body)
 
 
+def test_the_lease_is_renewed_while_another_server_waits_for_its_requests(backend: str) -> None:
+    async def body(trainer: Trainer) -> None:
+        trainer.one.busy = lambda: trainer.two.calls.count("/renew_pause") < 4
+        await trainer.update(mode="wait", lease=0.06)
+
+        assert trainer.one.serves == trainer.two.serves == NEW
+
+    run(backend, body)
+
+
+def test_engines_that_do_not_agree_on_their_weights_can_be_updated(backend: str) -> None:
+    async def body(trainer: Trainer) -> None:
+        # One of them was started anew meanwhile.
+        trainer.one.faults["/weight_info"] = lambda: conflict("initialized")
+        await trainer.update()
+
+        assert trainer.one.serves == trainer.two.serves == NEW
+
+    run(backend, body)
+
+
+def test_weights_that_somebody_left_incomplete_are_no_pause_of_others(backend: str) -> None:
+    async def body(trainer: Trainer) -> None:
+        trainer.one.faults["/start_weight_update"] = lambda: conflict("updating")
+        trainer.one.faults["/resume"] = lambda: conflict("uninitialized")
+        with pytest.raises(UpdateFailed) as caught:
+            await trainer.update()
+
+        states = {url: outcome.state for url, outcome in caught.value.outcomes.items()}
+        assert states == {"http://one": ServerState.HELD, "http://two": ServerState.RESUMED}
+        assert trainer.one.owner == "trainer"
+
+    run(backend, body)
+
+
 @pytest.mark.parametrize(
     ("taken", "why"),
     [(True, "two is not paused by us any more"), (False, r"two could not .* for 0\.09 seconds")],

@@ -1,7 +1,7 @@
 """New weights for the engines: each order at its time, and what is known of those they have."""
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -58,6 +58,9 @@ class WeightSync:
 
         self._turn = trio.Lock()
         self._busy: SyncOrder | None = None
+        self._broken: SyncFailure | None = None
+        """An engine that was lost while the present order was done, maybe after it had answered."""
+
         client.on_loss(self._note_loss)
 
     @property
@@ -134,7 +137,8 @@ class WeightSync:
 
     async def set_version(self, label: str) -> None:
         """Call the present weights *label*."""
-        await self._background.run(partial(self._set_version, label))
+        deadline = trio.current_time() + self._calls.timeout
+        await self._background.run(partial(self._set_version, label, deadline))
 
     async def version(self) -> WeightVersion:
         """Return what the engines call their weights.
@@ -162,17 +166,24 @@ class WeightSync:
         )
 
     async def _finish(self, weight_version: str | None) -> None:
-        await self._order(SyncOrder.FINISH, partial(self._pass_on, SyncOrder.FINISH, {}))
-        if weight_version is not None:
-            await self._set_version(weight_version)
+        async def work(deadline: float) -> None:
+            await self._pass_on(SyncOrder.FINISH, {}, deadline)
+            # Part of the order: weights that did not get their name would go by the old one's.
+            if weight_version is not None:
+                await self._set_version(weight_version, deadline)
+
+        await self._order(SyncOrder.FINISH, work)
 
     async def _pass_on(self, order: SyncOrder, kwargs: Mapping[str, Any], deadline: float) -> None:
         method = order.path.removeprefix("/")
         seconds = deadline - trio.current_time()
         await self._calls.order_workers(method, method, kwargs, seconds=seconds)
 
-    async def _set_version(self, label: str) -> None:
-        await self._calls.order("update_weight_version", "set_weight_version", label)
+    async def _set_version(self, label: str, deadline: float) -> None:
+        seconds = deadline - trio.current_time()
+        await self._calls.order(
+            "update_weight_version", "set_weight_version", label, seconds=seconds
+        )
         self._expected = label
         self._changed = True
 
@@ -183,7 +194,7 @@ class WeightSync:
         try:
             self._check_awake(order)
             after = next_sync_state(self._state, order, guarded=self._guarded)
-            self._busy = order
+            self._busy, self._broken = order, None
             with self.times.record(order.value):
                 self._note_begin(order)
                 await work(deadline)
@@ -217,19 +228,20 @@ class WeightSync:
             )
 
     async def _disconnect(self, deadline: float) -> None:
-        if self._state not in {SyncState.UNINITIALIZED, SyncState.INITIALIZED}:
-            await self._break_off(deadline)
+        # Engines that are at no update are left alone: they may be generating.
+        if self.incomplete:
+            await self._break_off(deadline, self.incomplete)
         try:
             await self._pass_on(SyncOrder.SHUTDOWN, {}, deadline)
         except ControlCallTimeout:
             raise
         except ControlCallFailed:
             # An update is under way that we know nothing of.
-            await self._break_off(deadline)
+            await self._break_off(deadline, None)
             await self._pass_on(SyncOrder.SHUTDOWN, {}, deadline)
 
-    async def _break_off(self, deadline: float) -> None:
-        """End an update that nobody will finish, so that engines can be disconnected, and can run.
+    async def _break_off(self, deadline: float, ranks: Collection[int] | None) -> None:
+        """End an update that nobody will finish, so that *ranks* can be disconnected, and can run.
 
         Its start may have emptied layers, which its finish fills again, with what has come or with
         what they had. Workers that have forgotten the update because it failed have to begin one to
@@ -237,7 +249,7 @@ class WeightSync:
         chunks fails in any backend.
         """
         attempt = partial(self._calls.try_workers, SyncOrder.SHUTDOWN.path[1:], deadline)
-        ranks = await attempt("finish_weight_update")
+        ranks = await attempt("finish_weight_update", ranks)
         if ranks:
             await attempt("start_weight_update", ranks)
             ranks = await attempt("finish_weight_update", ranks)
@@ -258,15 +270,16 @@ class WeightSync:
             self._began_chunks = True
 
     def _note_done(self, order: SyncOrder, state: SyncState) -> None:
-        self._enter(state)
-        self._failure = None
+        self._failure = self._broken if state is not SyncState.UNINITIALIZED else None
+        self._enter(state if self._failure is None else SyncState.FAILED)
         if order is SyncOrder.UPDATE:
             self._chunks += 1
         elif order is SyncOrder.FINISH:
-            self._incomplete[self._draft].clear()
             if not self._draft:
-                self._changed = True
-                self._stale.clear()
+                # Those that were away, or were lost on the way, have none of it.
+                updated = self._incomplete[False] or set(self._client.serving_ranks)
+                self._changed, self._stale = True, set(self._client.ranks) - updated
+            self._incomplete[self._draft].clear()
             self._draft = False
 
     def _note_failure(self, order: SyncOrder, error: ControlCallFailed | EngineUnavailable) -> None:
@@ -292,8 +305,11 @@ class WeightSync:
                 rank,
                 "" if self._expected is None else f" {self._expected!r}",
             )
-        if self._state is not SyncState.UNINITIALIZED and self._busy is None:
-            self._failure = SyncFailure("connection", {rank: str(error)})
+        lost = SyncFailure("connection", {rank: str(error)})
+        if self._busy is not None:
+            self._broken = lost
+        elif self._state is not SyncState.UNINITIALIZED:
+            self._failure = lost
             self._enter(SyncState.FAILED)
 
     def _enter(self, state: SyncState) -> None:

@@ -11,6 +11,7 @@ import attrs
 from vllmfront.rl._errors import CallFailed, StateConflict
 from vllmfront.rl._fleet import Answers, Fleet
 from vllmfront.rl._progress import Phase
+from vllmfront.rl._server import Server
 
 Mode = Literal["abort", "wait", "keep"]
 
@@ -28,6 +29,9 @@ class LeasedPause:
     lease: float | None
     """Seconds after which a server acts by itself if it hears nothing; None: never."""
 
+    held: set[str] = attrs.field(factory=set, init=False)
+    """Servers, by their URL, that have said that they are paused."""
+
     lost: str | None = attrs.field(default=None, init=False)
     """Why the pause may have ended behind our back."""
 
@@ -42,7 +46,11 @@ class LeasedPause:
         )
 
     async def serve_renewal(self, body: anyio.CancelScope) -> None:
-        """Renew the lease in time, until cancelled; when it is lost, cancel *body* and return."""
+        """Renew the lease in time, until cancelled; when it is lost, cancel *body* and return.
+
+        From the first moment on: a pause that waits for requests, here or on another server, may
+        take longer to be had than a lease lasts.
+        """
         if self.lease is None:
             return
         heard = dict.fromkeys((server.url for server in self.fleet.servers), time.monotonic())
@@ -51,14 +59,20 @@ class LeasedPause:
             answers = Answers({}, {})
             with anyio.move_on_after(self.lease / RENEWALS_A_LEASE):
                 answers = await self._renew()
-            heard |= dict.fromkeys(answers.values, time.monotonic())
+            conflicts = {
+                server
+                for server, error in answers.errors.items()
+                if isinstance(error, StateConflict)
+            }
+            heard |= dict.fromkeys({*answers.values, *conflicts}, time.monotonic())
             self._judge(heard, answers.errors)
         body.cancel()
 
     def _judge(self, heard: Mapping[str, float], errors: Mapping[str, CallFailed]) -> None:
         """Note that the pause is lost where a server says so, or has been silent for too long."""
         for server, error in errors.items():
-            if isinstance(error, StateConflict):
+            # Who has not been paused yet has nothing to renew, and says so to who pauses it.
+            if isinstance(error, StateConflict) and server in self.held:
                 self.lost = f"{server} is not paused by us any more: {error}"
         server, last = min(heard.items(), key=lambda item: item[1])
         if self.lost is None and time.monotonic() - last >= (self.lease or math.inf):
@@ -81,10 +95,12 @@ class LeasedPause:
             "owner": self.owner,
             "lease": self.lease,
         }
-        return await self.fleet.call(
-            lambda server, _place: server.post("/pause", params=params, repeatable=True),
-            Phase.PAUSED,
-        )
+
+        async def pause(server: Server, _place: int) -> None:
+            await server.post("/pause", params=params, repeatable=True)
+            self.held.add(server.url)
+
+        return await self.fleet.call(pause, Phase.PAUSED)
 
 
 def valid_lease(lease: float | None) -> float | None:

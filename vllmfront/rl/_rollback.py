@@ -86,14 +86,22 @@ class Rollback:
             return
         self._note(outcomes, await self.pause.release(), ServerState.RESTORED)
 
-    @staticmethod
-    def _note(outcomes: dict[str, ServerOutcome], answers: Answers, state: ServerState) -> None:
+    def _note(
+        self, outcomes: dict[str, ServerOutcome], answers: Answers, state: ServerState
+    ) -> None:
         for url in answers.values:
             outcomes[url] = attrs.evolve(outcomes[url], state=state)
         for url, error in answers.errors.items():
-            taken = isinstance(error, StateConflict)
-            known = ServerState.OTHERS if taken else ServerState.UNKNOWN
-            outcomes[url] = ServerOutcome(known, outcomes[url].error or error)
+            outcomes[url] = ServerOutcome(self._state_by(error), outcomes[url].error or error)
+
+    def _state_by(self, error: CallFailed) -> ServerState:
+        """Return the state of a server that refused to be paused, or to go on."""
+        if not isinstance(error, StateConflict):
+            return ServerState.UNKNOWN
+        if error.holder not in {None, self.pause.owner}:
+            return ServerState.OTHERS
+        # Our own pause, which stays: somebody, maybe long before us, has left weights incomplete.
+        return ServerState.HELD if error.call == "/resume" else ServerState.UNKNOWN
 
 
 def _error_at(url: str, error: BaseException) -> CallFailed | None:

@@ -7,11 +7,12 @@ from contextlib import asynccontextmanager
 import anyio
 import attrs
 
-from vllmfront.rl._errors import LeaseLost, UpdateFailed
+from vllmfront.rl._errors import LeaseLost, StateConflict, UpdateFailed
 from vllmfront.rl._fleet import Fleet
 from vllmfront.rl._lease import LeasedPause
 from vllmfront.rl._payload import UpdateInfo
 from vllmfront.rl._rollback import Restore, Rollback
+from vllmfront.rl._server import Server
 from vllmfront.rl._upload import Upload
 
 logger = logging.getLogger(__name__)
@@ -45,9 +46,9 @@ class UpdateWindow:
         async with anyio.create_task_group() as tasks:
             body = anyio.CancelScope()
             try:
-                await self._begin()
                 tasks.start_soon(self.pause.serve_renewal, body)
                 with body:
+                    await self._begin()
                     yield self
                 await self._end()
             except Exception as error:  # noqa: BLE001 - raised again when the renewal has ended
@@ -64,9 +65,20 @@ class UpdateWindow:
     async def _begin(self) -> None:
         answers = await self.pause.take()
         answers.raise_first()
-        first = self.fleet.servers[0]
-        self.previous = (await first.get("/weight_info"))["weight_version"]
+        self.previous = await self._version_of(self.fleet.servers[0])
         await self.upload.start()
+
+    @staticmethod
+    async def _version_of(server: Server) -> str | None:
+        """Return what a server calls its weights; None where its engines do not agree on that.
+
+        One that was started anew has other weights than the others, until they are updated.
+        """
+        try:
+            answer = await server.get("/weight_info")
+        except StateConflict:
+            return None
+        return str(answer["weight_version"])
 
     async def _end(self) -> None:
         if self.pause.lost is not None:

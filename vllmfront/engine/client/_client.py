@@ -366,6 +366,11 @@ class EngineClient:
         return self._membership.unavailable()
 
     @property
+    def ranks(self) -> list[int]:
+        """All engines that are known of, whether they serve or not."""
+        return list(self._membership.ranks)
+
+    @property
     def serving_ranks(self) -> list[int]:
         """Engines that messages can be sent to."""
         ranks = self._membership.ranks.values()
