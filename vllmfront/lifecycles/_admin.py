@@ -80,7 +80,7 @@ class AdminServer:
     async def _open_handler(self) -> AsyncGenerator[Handler]:
         server = self.config.server
         # Before clients can come and take what an import needs.
-        opening = open_operator_router(self.facts, self.metrics, os.environ, at_once=True)
+        opening = open_operator_router(self.facts, self.metrics, at_once=True)
         async with opening as router:
             for method, path, handler in admin_routes(self.config, self.control):
                 router.add(method, path, handler)

@@ -146,7 +146,7 @@ class ApiServer:
             keep_alive_interval=self.config.server.sse_keep_alive_interval,
             service=self.service,
         )
-        async with open_operator_router(self.facts, self.metrics, os.environ) as router:
+        async with open_operator_router(self.facts, self.metrics) as router:
             for method, path, handler in (*routes, *admin_routes(self.config, self.control)):
                 router.add(method, path, handler)
             yield router, routes

@@ -1,14 +1,13 @@
 import json
 
 import attrs
-import pytest
 
 from tests.api.routes.test_supervision import ENGINES, tree
 from vllmfront import __version__
 from vllmfront.api.metrics import HttpMetrics
 from vllmfront.api.routes import HealthReport, ServingState, SupervisionReport
 from vllmfront.api.routes._app import build_operator_app
-from vllmfront.api.routes._mount import fixed_routes
+from vllmfront.api.routes._mount import FIXED_ROUTES
 from vllmfront.engine import LoraRequest
 from vllmfront.engine.metrics import EngineMetrics, MetricsSnapshot
 
@@ -36,7 +35,7 @@ class Facts:
 
 
 async def ask(method: str, path: str, facts: Facts | None = None) -> tuple[int, bytes, str]:
-    app = build_operator_app(facts or Facts(), HttpMetrics(), {})
+    app = build_operator_app(facts or Facts(), HttpMetrics())
     response = await app.test_client().open(path, method=method, json=None)
     body = await response.get_data(as_text=False)
     assert isinstance(body, bytes)
@@ -102,11 +101,10 @@ async def test_metrics_answer_in_the_classic_format() -> None:
     assert b"vllmfront:request_ends_total" in body
 
 
-@pytest.mark.parametrize("environ", [{}, {"VLLM_SERVER_DEV_MODE": "1"}])
-def test_the_routes_that_are_known_before_the_app_are_its_own(environ: dict[str, str]) -> None:
-    app = build_operator_app(Facts(), HttpMetrics(), environ)
+def test_the_routes_that_are_known_before_the_app_are_its_own() -> None:
+    app = build_operator_app(Facts(), HttpMetrics())
 
-    assert sorted(fixed_routes(environ)) == sorted(
+    assert sorted(FIXED_ROUTES) == sorted(
         (method, rule.rule)
         for rule in app.url_map.iter_rules()
         for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}

@@ -28,7 +28,7 @@ def imported(monkeypatch: pytest.MonkeyPatch) -> trio.Event:
 
 @asynccontextmanager
 async def router() -> AsyncGenerator[tuple[Router, httpx.AsyncClient]]:
-    async with open_operator_router(Facts(), HttpMetrics(), {}) as found:
+    async with open_operator_router(Facts(), HttpMetrics()) as found:
         transport = httpx.ASGITransport(app=handler_as_asgi(found))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             yield found, client
@@ -79,5 +79,5 @@ async def test_the_app_is_loaded_unasked_a_moment_later(
 
 async def test_who_cannot_wait_finds_the_app_there(imported: trio.Event) -> None:
     with trio.fail_after(10):
-        async with open_operator_router(Facts(), HttpMetrics(), {}, at_once=True):
+        async with open_operator_router(Facts(), HttpMetrics(), at_once=True):
             assert imported.is_set()

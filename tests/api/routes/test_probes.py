@@ -16,7 +16,7 @@ def report(state: ServingState, *, age: float = 0.0, retry_after: float | None =
 
 
 async def ask(facts: Facts, path: str, method: str = "GET", **headers: str) -> httpx.Response:
-    async with open_operator_router(facts, HttpMetrics(), {}) as router:
+    async with open_operator_router(facts, HttpMetrics()) as router:
         return await _send(router, method, path, headers)
 
 

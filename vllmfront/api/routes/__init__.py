@@ -3,18 +3,15 @@
 from vllmfront.api.routes._facts import ServerFacts
 from vllmfront.api.routes._health import HealthReport, ServingState
 from vllmfront.api.routes._mount import open_operator_router
-from vllmfront.api.routes._not_served import NotServed, not_served_routes
 from vllmfront.api.routes._port_pins import PortOverview, PortPins
 from vllmfront.api.routes._supervision import SupervisionReport
 
 __all__ = [
     "HealthReport",
-    "NotServed",
     "PortOverview",
     "PortPins",
     "ServerFacts",
     "ServingState",
     "SupervisionReport",
-    "not_served_routes",
     "open_operator_router",
 ]

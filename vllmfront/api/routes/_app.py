@@ -1,7 +1,6 @@
 """The routes that are not hot, as one Quart app."""
 
 import time
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -14,22 +13,19 @@ import vllmfront
 from vllmfront.api._errors import answer_to
 from vllmfront.api.metrics import HttpMetrics, expose
 from vllmfront.api.routes._facts import ServerFacts
-from vllmfront.api.routes._not_served import NotServed, not_served_routes
+from vllmfront.api.routes._not_served import NOT_SERVED, NotServed
 from vllmfront.engine import LoraRequest
 from vllmfront.errors import FeatureNotServed
 
 _encode = msgspec.json.Encoder().encode
 
 
-def build_operator_app(
-    facts: ServerFacts, http_metrics: HttpMetrics, environ: Mapping[str, str]
-) -> QuartTrio:
-    """Build the app; *environ* opens the gates of routes that are hidden by default."""
+def build_operator_app(facts: ServerFacts, http_metrics: HttpMetrics) -> QuartTrio:
     app = QuartTrio("vllmfront", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = None  # the HTTP server has limited the body already
     app.url_map.merge_slashes = False  # other spellings of a path are other paths
     _add_information(app, facts, http_metrics)
-    for route in not_served_routes(environ):
+    for route in NOT_SERVED:
         _add_not_served(app, route)
     app.register_error_handler(HTTPException, _plain_error)
     app.register_error_handler(500, _plain_error)

@@ -7,7 +7,7 @@ or a moment later.
 
 import logging
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import asynccontextmanager
 from typing import cast
 
@@ -23,7 +23,7 @@ from vllmfront.api.http import (
 )
 from vllmfront.api.metrics import HttpMetrics
 from vllmfront.api.routes._facts import ServerFacts
-from vllmfront.api.routes._not_served import not_served_routes
+from vllmfront.api.routes._not_served import NOT_SERVED
 from vllmfront.api.routes._probes import Probes
 
 _LOGGER = logging.getLogger(__name__)
@@ -35,7 +35,13 @@ INFORMATION = (
     ("GET", "/v1/models"),
     ("GET", "/version"),
 )
-"""Routes of the app that answer, in the form that the router knows."""
+"""Routes of the app that answer."""
+
+FIXED_ROUTES = (
+    *INFORMATION,
+    *((each.method, each.path) for each in NOT_SERVED if "<" not in each.path),
+)
+"""Routes of the app in the form that the router knows: those with a variable part are left out."""
 
 _RETRY = 0.5
 """Seconds between two tries to import it."""
@@ -49,7 +55,6 @@ scrape need not wait for an import."""
 async def open_operator_router(
     facts: ServerFacts,
     http_metrics: HttpMetrics,
-    environ: Mapping[str, str],
     *,
     at_once: bool = False,
 ) -> AsyncGenerator[Router, None]:
@@ -60,7 +65,7 @@ async def open_operator_router(
     Other routes may be added to the router. Paths with a variable part reach the app through the
     router's fallback, which answers 404 and 405 for what it does not know.
     """
-    late = _LateApp(facts, http_metrics, environ)
+    late = _LateApp(facts, http_metrics)
     nowhere = Router()
 
     def fallback(request: HttpRequest, response: ResponseWriter, /) -> Awaitable[None]:
@@ -71,7 +76,7 @@ async def open_operator_router(
     router = Router(fallback=fallback)
     for method, path, handler in Probes(facts):
         router.add(method, path, handler)
-    for method, path in fixed_routes(environ):
+    for method, path in FIXED_ROUTES:
         router.add(method, path, late)
     async with trio.open_nursery() as nursery:
         if at_once:
@@ -84,21 +89,12 @@ async def open_operator_router(
         nursery.cancel_scope.cancel(reason="the server has ended")
 
 
-def fixed_routes(environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return method and path of the app's routes, but for those with a variable part."""
-    refused = [(each.method, each.path) for each in not_served_routes(environ)]
-    return [*INFORMATION, *(route for route in refused if "<" not in route[1])]
-
-
 class _LateApp:
     """A handler that passes requests to the app, once that is there; they wait until then."""
 
-    def __init__(
-        self, facts: ServerFacts, http_metrics: HttpMetrics, environ: Mapping[str, str]
-    ) -> None:
+    def __init__(self, facts: ServerFacts, http_metrics: HttpMetrics) -> None:
         self._facts = facts
         self._http_metrics = http_metrics
-        self._environ = environ
         self._wanted = trio.Event()
         self._loaded = trio.Event()
         self._bridge: Handler | None = None
@@ -121,7 +117,7 @@ class _LateApp:
         await _import_in_time()
         from vllmfront.api.routes._app import build_operator_app
 
-        app = build_operator_app(self._facts, self._http_metrics, self._environ)
+        app = build_operator_app(self._facts, self._http_metrics)
         async with open_asgi_bridge(cast("AsgiApp", app)) as self._bridge:
             self._loaded.set()
             task_status.started()

@@ -64,11 +64,9 @@ class NotServed:
     feature: str
 
 
-def not_served_routes(environ: Mapping[str, str]) -> list[NotServed]:
-    """Return all of them; no gate in *environ* hides any."""
-    del environ
-    return [
-        NotServed(method, path, feature)
-        for feature, routes in _FEATURES.items()
-        for method, path in (route.split(" ") for route in routes)
-    ]
+NOT_SERVED: Sequence[NotServed] = tuple(
+    NotServed(method, path, feature)
+    for feature, routes in _FEATURES.items()
+    for method, path in (route.split(" ") for route in routes)
+)
+"""All of them."""
