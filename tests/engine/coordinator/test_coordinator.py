@@ -30,7 +30,14 @@ from vllmfront.engine.coordinator._coordinator import PAST_WAVE
 from vllmfront.engine.pause import PauseMode
 from vllmfront.engine.transport import host_of, open_context, open_subscriber
 from vllmfront.engine.transport._ports import listen_lasting
-from vllmfront.engine.wire import READY_GATE, SUBSCRIBE, MessageType, Registration
+from vllmfront.engine.wire import (
+    READY_GATE,
+    SUBSCRIBE,
+    MessageType,
+    Registration,
+    ScaleNotice,
+    encode_frontend_notice,
+)
 from vllmfront.errors import VllmFrontError
 from vllmfront.simulator import Simulator, SimulatorConfig, open_simulator, serve_simulator
 
@@ -500,13 +507,13 @@ async def test_a_frontend_that_follows_wakes_engines_of_old() -> None:
             await trio.sleep(0.005)
 
 
-async def test_a_frontend_that_follows_tells_how_many_engines_there_are() -> None:
+async def test_the_coordinator_heeds_how_many_engines_another_frontend_says_there_are() -> None:
     async with (
         open_deployment("0.33.0") as (client, _),
         open_follower(client, told=True) as follower,
     ):
         await trio.sleep(0.02)
-        follower.tell_count(3)
+        follower._send([encode_frontend_notice(ScaleNotice(3))])
         while coordinator_of(client).snapshot().engines < 3:  # noqa: ASYNC110 - no event
             await trio.sleep(0.005)
 

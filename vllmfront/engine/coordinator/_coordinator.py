@@ -100,11 +100,6 @@ class Coordinator:
         self._judgement.engine_lost(rank)
         self._say_due()
 
-    def resize(self, engines: int) -> None:
-        """Coordinate *engines* from now on."""
-        self._judgement.resize(engines)
-        self._say_due()
-
     # The body
 
     async def serve(

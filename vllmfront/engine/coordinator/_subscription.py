@@ -10,12 +10,7 @@ from vllmfront.engine.coordinator._follower import Follower
 from vllmfront.engine.coordinator._rules import needs_waking
 from vllmfront.engine.coordinator._waves import LoadObserver
 from vllmfront.engine.transport import MessageSubscriber, open_subscriber
-from vllmfront.engine.wire import (
-    SUBSCRIBE,
-    Registration,
-    ScaleNotice,
-    encode_frontend_notice,
-)
+from vllmfront.engine.wire import SUBSCRIBE, Registration
 from vllmfront.errors import ProtocolError
 
 _LOGGER = logging.getLogger(__name__)
@@ -82,10 +77,6 @@ class CoordinatorSubscription:
 
     def engine_lost(self, rank: int) -> None:
         """Only the coordinator knows what that means for waves."""
-
-    def tell_count(self, engines: int) -> None:
-        """Tell the coordinator how many engines there are now."""
-        self._send([encode_frontend_notice(ScaleNotice(engines))])
 
     def _send(self, frames: Sequence[bytes]) -> None:
         if self._socket is not None:
