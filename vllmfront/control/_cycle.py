@@ -9,7 +9,7 @@ import attrs
 
 from vllmfront.control._plane import ControlPlane
 from vllmfront.control._sync_state import SyncState
-from vllmfront.engine.pause import PauseMode, PauseWindow
+from vllmfront.engine.pause import Lease, PauseMode, PauseWindow
 from vllmfront.errors import ControlCallFailed, StateConflict, VllmFrontError
 
 _LOGGER = logging.getLogger(__name__)
@@ -56,6 +56,9 @@ class SyncCycle:
         self._report = report
         self._owner = plan.owner or f"sync-{secrets.token_hex(4)}"
         self._window: PauseWindow | None = None
+        self._lease: float | None = None
+        """Seconds of the pause that may be left in the end."""
+
         self._phase = "pause"
         self._mine = False
         """Whether the update under way is ours."""
@@ -71,9 +74,11 @@ class SyncCycle:
             EngineUnavailable: No engine has ever served, or none will.
         """
         plan = self._plan
-        self._window = self._plane.client.pauses.open(
-            plan.mode, clear_cache=plan.clear_cache, owner=self._owner, lease=plan.lease
+        self._window = window = self._plane.client.pauses.open(
+            plan.mode, clear_cache=plan.clear_cache, owner=self._owner
         )
+        # We are here for as long as it takes: a lease begins once we have given up.
+        window.lease, self._lease = Lease.of(None, 0.0), plan.lease or window.lease.seconds
 
     async def run(self) -> None:
         """Do it all; cancelled, it goes on to its end."""
@@ -82,9 +87,7 @@ class SyncCycle:
     async def _run(self) -> None:
         plan = self._plan
         try:
-            await self._plane.pause(
-                plan.mode, clear_cache=plan.clear_cache, owner=self._owner, lease=plan.lease
-            )
+            await self._plane.pause(plan.mode, clear_cache=plan.clear_cache, owner=self._owner)
             self._done("paused", mode=plan.mode.value, owner=self._owner)
             await self._update()
             self._phase = "resume"
@@ -126,22 +129,26 @@ class SyncCycle:
             StateConflict: Somebody has.
         """
         self._say(name, **fields)
-        pauses = self._plane.client.pauses
-        if pauses.window is not self._window:
+        if not self._has_window:
             raise StateConflict("Somebody else has ended the pause", state="running")
-        pauses.renew(self._owner)
+
+    @property
+    def _has_window(self) -> bool:
+        return self._plane.client.pauses.window is self._window
 
     async def _give_up(self, error: VllmFrontError) -> None:
         """Let generation go on where the weights are as they were, and say what is left."""
         plane = self._plane
         failures = error.failures if isinstance(error, ControlCallFailed) else {}
-        if not self._touched and plane.client.pauses.window is self._window:
+        if not self._touched and self._has_window:
             try:
                 if self._mine and plane.weights.incomplete:
                     await plane.weights.shutdown()
                 await plane.resume(self._owner, force=not self._mine)
             except VllmFrontError as problem:
                 _LOGGER.error("%s; generation stays paused after a failed update", problem)  # noqa: TRY400 - no bug of ours
+        if self._has_window and self._lease is not None:
+            plane.client.pauses.renew(self._owner, self._lease)
         self._say(
             "failed",
             phase=self._phase,

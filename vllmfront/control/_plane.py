@@ -146,6 +146,8 @@ class ControlPlane:
         """
         self.background.check_open()
         pauses = self.client.pauses
+        if not force:
+            pauses.check_owner(owner)
         why_not = self._why_not_resume()
         if pauses.window is not None and why_not is not None and not force:
             raise StateConflict(

@@ -92,13 +92,19 @@ class Rollback:
         for url in answers.values:
             outcomes[url] = attrs.evolve(outcomes[url], state=state)
         for url, error in answers.errors.items():
-            outcomes[url] = ServerOutcome(self._state_by(error), outcomes[url].error or error)
+            cause = outcomes[url].error
+            known = ServerState.OTHERS if self._taken(cause) else self._state_by(error)
+            outcomes[url] = ServerOutcome(known, cause or error)
+
+    def _taken(self, error: CallFailed | None) -> bool:
+        """Tell whether *error* says that somebody else has paused the server."""
+        return isinstance(error, StateConflict) and error.holder not in {None, self.pause.owner}
 
     def _state_by(self, error: CallFailed) -> ServerState:
         """Return the state of a server that refused to be paused, or to go on."""
         if not isinstance(error, StateConflict):
             return ServerState.UNKNOWN
-        if error.holder not in {None, self.pause.owner}:
+        if self._taken(error):
             return ServerState.OTHERS
         # Our own pause, which stays: somebody, maybe long before us, has left weights incomplete.
         return ServerState.HELD if error.call == "/resume" else ServerState.UNKNOWN

@@ -91,6 +91,16 @@ async def test_a_second_pause_is_told_who_has_the_first() -> None:
         assert (await on.generate()).status == 200
 
 
+async def test_who_cannot_resume_is_told_who_can_before_anything_about_weights() -> None:
+    async with stage() as on:
+        await on.done("/init_weight_transfer_engine", {"init_info": {}})
+        await on.done("/pause", mode="keep", owner="me")
+        await on.done("/start_weight_update")
+
+        assert error_of(await on.post("/resume", owner="other"), 409)["holder"] == "me"
+        assert error_of(await on.post("/resume", owner="me"), 409)["holder"] is None
+
+
 async def test_the_same_owner_waits_for_the_same_pause() -> None:
     async with stage() as on:
         running = on.begin(COMPLETIONS, completion(max_tokens=80))

@@ -75,6 +75,23 @@ async def test_a_failure_with_some_of_the_weights_stays_paused_in_a_named_state(
         assert told[-1][0] == "resumed"
 
 
+async def test_a_lease_begins_once_the_server_is_not_at_it_any_more() -> None:
+    async with stage() as on:
+        running = on.begin(COMPLETIONS, completion(max_tokens=100))
+        await on.in_flight(1)
+        told = await sync(on, plan({"a": 1}, mode="wait", lease=0.05))
+        assert told[-1][0] == "resumed"
+        assert (await running.finished()).status == 200
+
+        told = await sync(on, plan({"a": 1}, {}, lease=30))
+        window = on.client.pauses.window
+        assert told[-1][1]["paused"]
+        assert window is not None
+        left = window.lease.left(trio.current_time())
+        assert left is not None
+        assert 20 < left <= 30
+
+
 async def test_a_failure_before_any_weights_came_goes_on_with_the_old_ones() -> None:
     async with stage() as on:
         before = await on.text()

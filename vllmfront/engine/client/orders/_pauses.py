@@ -140,7 +140,7 @@ class Pauses:
                 "There is no pause to renew: it has ended, or its lease has run out",
                 state="running",
             )
-        self._check_owner(window, owner)
+        self.check_owner(owner)
         window.lease.renew(trio.current_time(), lease)
         self._wake.set()
         return window
@@ -155,11 +155,21 @@ class Pauses:
         if window is None:
             return None
         if not force:
-            self._check_owner(window, owner)
+            self.check_owner(owner)
         self._taking.cancel(reason="the pause ends")
         window.enter(PauseEvent.RESUME)
         self._do(partial(self._lift, window))
         return window
+
+    def check_owner(self, owner: str | None) -> None:
+        """Do nothing where *owner* may end the window, or there is none.
+
+        Raises:
+            StateConflict: It is somebody else's.
+        """
+        window = self.window
+        if window is not None and window.owner != owner and not window.lapsed:
+            raise window.conflict(trio.current_time())
 
     def snapshots(self) -> tuple[HoldSnapshot, ...]:
         """Return what holds generation back, of any kind."""
@@ -354,10 +364,6 @@ class Pauses:
         else:
             why = veto if action is LeaseAction.RESUME and veto else "as --pause-lease-action says"
             _LOGGER.error("%s: it stays paused, %s; POST /resume ends that", story, why)
-
-    def _check_owner(self, window: PauseWindow, owner: str | None) -> None:
-        if window.owner != owner and not window.lapsed:
-            raise window.conflict(trio.current_time())
 
     def _note_gate(self) -> None:
         if self._gate.closed:
