@@ -31,7 +31,7 @@ endif
 BIN := .venv/bin
 SOURCES := vllmfront tests benchmarks tools examples
 PYTEST := $(BIN)/python -m pytest
-# Two processes; all tests with real engines run in one of them.
+# Two processes. Tests that share real engines run in one of them, those that start their own in one.
 IN_TWO := -n 2 --dist loadgroup
 ASYNC_FILES = $(shell $(BIN)/python -c "import pathlib; print(*(file \
 	for folder in '$(SOURCES)'.split() for file in pathlib.Path(folder).rglob('*.py') \

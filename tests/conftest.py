@@ -29,7 +29,7 @@ VERSIONS = ("0.32.0", "0.33.0")
 POOL = pytest.StashKey[EnginePool]()
 
 FIRST = "gw0"
-"""The test process that gets the largest group of tests, the one with real engines."""
+"""The test process that gets the largest group of tests, the one that shares engines."""
 
 # What thousands of tests leave behind takes the collector longer to walk through than many of them.
 gc.set_threshold(100_000, 50, 100)
@@ -43,11 +43,15 @@ settings.load_profile("short")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run tests with real engines last, when these have loaded; of several processes, in one."""
+    """Run tests with real engines last, when these have loaded.
+
+    Of several processes, one runs those that share engines, and one those that start their own.
+    """
     items.sort(key=_needs_engine)
     if config.pluginmanager.hasplugin("xdist"):
         for item in filter(_needs_engine, items):
-            item.add_marker(pytest.mark.xdist_group("engine"))
+            group = "shared engines" if _shares_engine(item) else "own engines"
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
