@@ -53,6 +53,7 @@ class ControlPlane:
         self.sleep_times = OperationTimes(SLEEP_OPERATIONS)
         self.profiling = Profiling(client, self.calls, self.background)
         client.pauses.veto = self._why_not_resume
+        client.pauses.resume_seconds = config.timeout
 
     async def serve(  # noqa: ASYNC128 (the background calls it)
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED

@@ -162,6 +162,20 @@ async def test_a_refused_resume_leaves_the_window_to_be_tried_again() -> None:
         assert not client.gate.closed
 
 
+async def test_a_resume_that_an_engine_does_not_answer_is_one_that_it_refused() -> None:
+    async with open_engines() as (client, [engine]):
+        client.pauses.resume_seconds = 0.05
+        window = await take(client, engine)
+        client.pauses.end(force=True)
+        await engine.receive_utility()
+        await window.wait(lambda phase: phase is not PausePhase.RESUMING)
+
+        assert (window.phase, client.gate.closed) == (PausePhase.PAUSED, True)
+        assert "engine 0: it had not answered resume_scheduler" in str(window.error)
+        await lift(client, engine)
+        assert not client.gate.closed
+
+
 async def test_a_restarted_engine_is_paused_before_it_serves() -> None:
     async with open_engines(config=RECOVERING) as (client, [old]):
         await take(client, old, "wait")

@@ -58,7 +58,7 @@ async def test_when_to_try_again_follows_from_how_long_the_last_one_lasted(
         gate.open(HoldKind.PAUSE)
         return refusal.retry_after
 
-    assert retry(20) == 5
+    assert retry(20) == 1
     assert retry(8) == pytest.approx(12)
     assert retry(60) == 1
 

@@ -9,10 +9,8 @@ from vllmfront.engine.pause._hold import Hold, HoldKind, PauseMode
 from vllmfront.errors import GenerationHeld, Reason
 
 LEAST_RETRY = 1.0
-"""Seconds after which it is worth trying again where a hold lasts longer than those before."""
-
-UNKNOWN_RETRY = 5.0
-"""The same where nobody has seen a hold end yet."""
+"""Seconds after which it is worth trying again where a hold lasts longer than those before, or is
+the first: trainers hold generation back for fractions of a second."""
 
 _REASONS = {HoldKind.PAUSE: Reason.PAUSED, HoldKind.SLEEP: Reason.SLEEPING}
 
@@ -88,8 +86,7 @@ class HoldGate:
         )
 
     def _retry_after(self, kind: HoldKind, seconds: float) -> float:
-        last = self._last_seconds.get(kind)
-        return UNKNOWN_RETRY if last is None else max(LEAST_RETRY, last - seconds)
+        return max(LEAST_RETRY, self._last_seconds.get(kind, 0.0) - seconds)
 
     def _notify(self) -> None:
         self.closed = bool(self._holds)

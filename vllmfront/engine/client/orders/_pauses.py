@@ -26,13 +26,22 @@ from vllmfront.engine.pause import (
     PauseWindow,
     wall_of,
 )
-from vllmfront.errors import ControlCallFailed, StateConflict, UtilityCallFailed
+from vllmfront.errors import (
+    ControlCallFailed,
+    ControlCallTimeout,
+    StateConflict,
+    UtilityCallFailed,
+    UtilityCallTimeout,
+)
 
 _LOGGER = logging.getLogger(__name__)
 
 ABORT_GRACE = 0.25
 """Seconds from an engine's word that it has aborted everything until what it forgot ends here."""
 
+
+RESUME_SECONDS = 60.0
+"""An engine answers between two of its steps."""
 
 Caught = Sequence[tuple[str, Child]]
 """What was in flight at a moment, by the ids that it had."""
@@ -59,6 +68,9 @@ class Pauses:
         self.veto: Callable[[], str | None] = lambda: None
         """Asked whether generation must not go on although the lease of a window has run out;
         returns why."""
+
+        self.resume_seconds = RESUME_SECONDS
+        """Until an engine that does not say that it goes on has refused to."""
 
         self.on_shutdown: Callable[[str], None] | None = None
         """Called with the reason where a lapsed lease is to end the program."""
@@ -315,11 +327,11 @@ class Pauses:
             if self._gate.find(HoldKind.SLEEP) is not None:
                 break  # one that sleeps goes on by itself once it has been woken up
             outcomes = await self._calls.call_ranks_each(
-                ranks, "resume_scheduler", (), None, wait_for_all=True
+                ranks, "resume_scheduler", (), self.resume_seconds, wait_for_all=True
             )
             if self.window is not window or window.phase is not PausePhase.RESUMING:
                 return
-            refused = _refused("resume", outcomes)
+            refused = _refused("resume", outcomes) or _silent("resume", outcomes)
             if refused is not None:
                 _LOGGER.error("%s; generation stays paused", refused)
                 window.enter(PauseEvent.REFUSED, refused)
@@ -394,3 +406,16 @@ def _refused(phase: str, outcomes: Sequence[Outcome]) -> ControlCallFailed | Non
         return None
     listed = "; ".join(f"engine {rank}: {text}" for rank, text in failures.items())
     return ControlCallFailed(f"{phase} was refused by {listed}", phase=phase, failures=failures)
+
+
+def _silent(phase: str, outcomes: Sequence[Outcome]) -> ControlCallTimeout | None:
+    """Return what to say where an engine gave no answer in time."""
+    failures = {
+        outcome.rank: str(outcome.error)
+        for outcome in outcomes
+        if isinstance(outcome.error, UtilityCallTimeout)
+    }
+    if not failures:
+        return None
+    listed = "; ".join(f"engine {rank}: {text}" for rank, text in failures.items())
+    return ControlCallTimeout(f"{phase} timed out: {listed}", phase=phase, failures=failures)
