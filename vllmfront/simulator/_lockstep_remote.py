@@ -108,6 +108,7 @@ class RemoteGroup:
 
     def _break(self, why: str) -> None:
         self.broken = self.broken or why
+        self._complete.set()  # it never will be, and whoever waits has to learn that
         self._wake()
 
 

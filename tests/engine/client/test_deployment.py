@@ -1,8 +1,9 @@
 """Clients of one deployment: engines are told about all of them, and served by one each."""
 
 import logging
+import socket
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import attrs
 import pytest
@@ -18,8 +19,10 @@ from vllmfront.engine import (
     SamplingParams,
     open_engine_client,
 )
+from vllmfront.engine.client.entrance import _introduction
 from vllmfront.errors import EngineDied, StartupFailed
 from vllmfront.simulator import Simulator, SimulatorConfig, open_simulator
+from vllmfront.testing import FakeEngine
 
 FIRST = EngineClientConfig(limits=LIMITS, deployment=Deployment(size=2))
 
@@ -112,3 +115,79 @@ async def test_all_that_step_together_say_the_same() -> None:
                     engine.say_ready("a" * 64)
                 await client.wait_ready()
                 await wait_joined(client, 1)
+
+
+@pytest.fixture
+def frequent_hellos(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_introduction, "_INTERVAL", 0.02)
+
+
+LOCKSTEP = attrs.evolve(FIRST, coordinated=True, deployment=Deployment(size=2, lockstep=True))
+
+
+def second_node(first_frontend: str) -> AbstractAsyncContextManager[EngineClient]:
+    """Open the client of rank 1, which steps together with rank 0 of the first one."""
+    deployment = Deployment(size=2, lockstep=True, first_frontend=first_frontend)
+    return open_engine_client(attrs.evolve(FIRST, start_rank=1, deployment=deployment))
+
+
+async def wait_dead(client: EngineClient, rank: int) -> None:
+    """Return once *rank* is known to be dead; it need not be the first that *client* serves."""
+    while client.rank_state(rank)[0] is not RankState.DEAD:
+        await client.wait_change()
+
+
+@pytest.mark.usefixtures("frequent_hellos")
+@pytest.mark.parametrize("lost", [0, 1])
+async def test_an_engine_that_loads_is_given_up_with_one_that_it_steps_together_with(
+    lost: int,
+) -> None:
+    with trio.fail_after(10):
+        async with open_engine_client(LOCKSTEP) as first:
+            assert first.handshake_address is not None
+            async with second_node(first.handshake_address) as second:
+                clients = (first, second)
+                await second.introduced.wait()
+                with engine_for(first, 0) as zero, engine_for(first, 1) as one:
+                    for engine in (zero, one):
+                        await engine.say_hello()
+                    await trio.sleep(0.2)  # ten hellos
+                    before = clients[1 - lost].rank_state(1 - lost)[0]
+                    clients[lost].expect_engine(lost)
+                    clients[lost].report_death("it was killed", lost)
+                    await wait_dead(clients[1 - lost], 1 - lost)
+                    error = clients[1 - lost].rank_state(1 - lost)[1]
+
+    assert before is RankState.LOADING
+    assert "steps together with" in str(error)
+
+
+@pytest.mark.usefixtures("frequent_hellos")
+async def test_an_engine_that_waited_for_a_first_frontend_that_was_away_is_kept() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+    address = f"tcp://127.0.0.1:{port}"
+    config = attrs.evolve(LOCKSTEP, handshake_port=port)
+    with trio.fail_after(10):
+        async with second_node(address) as second:
+            async with open_engine_client(config) as first:
+                await second.introduced.wait()
+                with engine_for(first, 0) as zero, engine_for(first, 1) as one:
+                    for engine in (zero, one):
+                        await engine.say_hello()
+                    assert one.addresses is not None
+                    one.connect(one.addresses.inputs[1], one.addresses.outputs[1])
+                    one.register()
+                    one.say_ready()
+                    await second.wait_ready()
+                    # It served, and so it is not to be spared when its first frontend goes.
+                    await trio.sleep(0.2)
+            with FakeEngine(address, 1) as fresh:
+                await wait_dead(second, 1)
+                second.expect_engine(1)
+                async with open_engine_client(config):
+                    await fresh.say_hello()
+                    await trio.sleep(0.2)  # ten hellos
+                    state, error = second.rank_state(1)
+
+    assert state is RankState.LOADING, error

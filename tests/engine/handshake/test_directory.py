@@ -120,3 +120,26 @@ def test_what_other_frontends_have_lost_is_passed_on() -> None:
     assert lost == [3, 2]
     assert len(instances) == 1
     assert instances != {Directory(config, [FIRST]).introduce(NODE).instance}
+
+
+def test_other_frontends_hear_which_of_their_engines_were_told() -> None:
+    epochs = Epochs(dict, lambda _ranks: None)
+    config = DirectoryConfig(size=6, count=2, lockstep=True)
+    made = Directory(
+        config,
+        [FIRST],
+        parallel_config=epochs.join,
+        on_lost=epochs.lose,
+        told=lambda: epochs.told,
+    )
+    hello = attrs.evolve(NODE, lockstep=True)
+    made.introduce(attrs.evolve(hello, start_rank=4 if hello.start_rank == 2 else 2))
+    before = made.introduce(hello)
+    for rank in range(6):
+        assert made.init_for(rank) is not None
+    after = made.introduce(hello)
+    lost = made.introduce(attrs.evolve(hello, lost=[hello.start_rank]))
+
+    assert list(before.told) == []
+    assert list(after.told) == [hello.start_rank, hello.start_rank + 1]
+    assert list(lost.told) == []

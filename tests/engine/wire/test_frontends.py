@@ -27,8 +27,8 @@ def test_a_hello_arrives_as_it_was_said() -> None:
 @pytest.mark.parametrize(
     "reply",
     [
-        FrontendReply(instance="a", missing=[2, 3]),
-        FrontendReply(instance="a", missing=[], refusal="no"),
+        FrontendReply(instance="a", missing=[2, 3], told=[1]),
+        FrontendReply(instance="a", missing=[], told=[], refusal="no"),
     ],
 )
 def test_a_reply_arrives_as_it_was_said(reply: FrontendReply) -> None:

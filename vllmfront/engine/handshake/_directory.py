@@ -6,7 +6,7 @@ of all of them, the first one's first, so that a frontend's place is its ``clien
 """
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import attrs
 
@@ -55,6 +55,7 @@ class Directory:
         coordinator: CoordinatorAddresses | None = None,
         parallel_config: Callable[[int], Mapping[str, object]] = no_parallel_config,
         on_lost: Callable[[int], None] = lambda _rank: None,
+        told: Callable[[], Collection[int]] = tuple,
     ) -> None:
         """Wait for the others.
 
@@ -65,6 +66,7 @@ class Directory:
             coordinator: Where engines meet, if they have to.
             parallel_config: Called with the rank of each engine that is told; what is set on it.
             on_lost: Called with each rank that another frontend has lost, as often as it says so.
+            told: Returns the ranks that know all others which they step together with.
         """
         self._config = config
         first, *self._spare = own
@@ -72,6 +74,7 @@ class Directory:
         self._coordinator = coordinator
         self._parallel_config = parallel_config
         self._on_lost = on_lost
+        self._told = told
         self._instance = secrets.token_hex(8)
 
     def missing(self) -> Sequence[int]:
@@ -96,7 +99,9 @@ class Directory:
         self._clients[place] = ClientAddresses(hello.inputs, hello.outputs)
         for rank in hello.lost:
             self._on_lost(rank)
-        return FrontendReply(instance=self._instance, missing=self.missing())
+        theirs = range(hello.start_rank, hello.start_rank + hello.count)
+        told = sorted(rank for rank in self._told() if rank in theirs)
+        return FrontendReply(instance=self._instance, missing=self.missing(), told=told)
 
     def _refusal(self, hello: FrontendHello) -> str | None:
         config = self._config

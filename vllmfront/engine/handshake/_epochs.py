@@ -5,7 +5,7 @@ was lost: once one is lost, or says HELLO that was told before, all are told ane
 and those who know the old ones only have to end.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 
 class Epochs:
@@ -28,6 +28,11 @@ class Epochs:
         self._told: set[int] = set()
         self.count = 1
         """Epochs so far."""
+
+    @property
+    def told(self) -> Collection[int]:
+        """Ranks whose processes know the others of the present epoch."""
+        return self._told
 
     def join(self, rank: int) -> Mapping[str, object]:
         """Return what the process of *rank* that says HELLO is told; it may begin a new epoch."""

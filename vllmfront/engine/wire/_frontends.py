@@ -46,6 +46,10 @@ class FrontendReply:
     missing: Sequence[int] = ()
     """Ranks whose frontend has not said anything yet; engines wait for all."""
 
+    told: Sequence[int] = ()
+    """Ranks of that frontend that know all others which they step together with. One that was
+    among them, and is not any more, can only end."""
+
     refusal: str | None = None
     """Why the two cannot belong to one deployment."""
 
@@ -81,6 +85,7 @@ def encode_frontend_reply(reply: FrontendReply) -> bytes:
             "version": VERSION,
             "instance": reply.instance,
             "missing": list(reply.missing),
+            "told": list(reply.told),
             "refusal": reply.refusal,
         }
     )
@@ -97,6 +102,7 @@ def decode_frontend_reply(payload: bytes | memoryview) -> FrontendReply:
     return FrontendReply(
         instance=check.text(fields.get("instance"), "instance"),
         missing=_ranks(fields.get("missing"), "missing"),
+        told=_ranks(fields.get("told"), "told"),
         refusal=None if refusal is None else check.text(refusal, "refusal"),
     )
 

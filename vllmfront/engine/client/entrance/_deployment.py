@@ -15,6 +15,7 @@ from vllmfront.engine.coordinator import Coordinator
 from vllmfront.engine.handshake import Directory, DirectoryConfig, Epochs, Roster, identity_of
 from vllmfront.engine.transport import MessageRouter, PeerGone, choose_ports, host_of
 from vllmfront.engine.wire import FrontendHello, encode_executor_failed
+from vllmfront.errors import EngineDied
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -36,7 +37,13 @@ def _make_directory(
     if deployment is None or not deployment.lockstep:
         return Directory(about, addresses, coordinator=coordinator)
     bound = host_of(entrance.handshake.address)[0]
-    gathering = _Gathering(size=size, host=entrance.advertised_host, bind_host=bound, inputs=inputs)
+    gathering = _Gathering(
+        size=size,
+        host=entrance.advertised_host,
+        bind_host=bound,
+        inputs=inputs,
+        membership=membership,
+    )
     epochs = Epochs(gathering.settle, gathering.end)
     membership.on_loss(lambda engine: None if membership.ending else epochs.lose(engine.rank))
     return Directory(
@@ -45,6 +52,7 @@ def _make_directory(
         coordinator=coordinator,
         parallel_config=epochs.join,
         on_lost=epochs.lose,
+        told=lambda: epochs.told,
     )
 
 
@@ -118,6 +126,7 @@ class _Gathering:
     host: str
     bind_host: str
     inputs: MessageRouter
+    membership: Membership
 
     def settle(self) -> Mapping[str, object]:
         """Return where the engines of the next epoch find each other."""
@@ -136,4 +145,12 @@ class _Gathering:
             try:
                 self.inputs.send_nowait(identity_of(rank), encode_executor_failed())
             except PeerGone:
-                _LOGGER.info("Engine %d is not connected: it has ended, or will", rank)
+                # It loads, and would wait for the others: whoever runs it has to end it.
+                self._lose(rank)
+
+    def _lose(self, rank: int) -> None:
+        """Give up *rank* where it is ours; other frontends see that it is not told any more."""
+        engine = self.membership.ranks.get(rank)
+        if engine is not None:
+            error = EngineDied(f"engine {rank} steps together with one that is gone")
+            self.membership.lose(engine, error)

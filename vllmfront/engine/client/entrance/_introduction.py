@@ -95,6 +95,9 @@ class Guest:
         self._introduction = introduction
         self._membership = membership
         self._instance: str | None = None
+        self._told: frozenset[int] = frozenset()
+        """Ranks whose present processes know the others of their epoch."""
+
         self._heard = False
         self._said = ""
         self._lost = trio.Event()
@@ -134,7 +137,8 @@ class Guest:
         lost = [engine.rank for engine in ranks if engine.state is RankState.DEAD]
         return attrs.evolve(self._hello, lost=lost)
 
-    def _note_loss(self, _engine: EngineRank) -> None:
+    def _note_loss(self, engine: EngineRank) -> None:
+        self._told -= {engine.rank}
         self._lost.set()
 
     async def _listen(self, dealer: TwoWaySocket) -> None:
@@ -157,19 +161,33 @@ class Guest:
         before, self._instance = self._instance, reply.instance
         if self._hello.lockstep and before not in {None, reply.instance}:
             self._start_over()
+        self._take_told(frozenset(reply.told))
         introduction.note(reply.missing)
         if self._said:
             _LOGGER.info("the first node's frontend at %s answers", self._owner)
         self._said = ""
 
     def _start_over(self) -> None:
-        """Give up engines that step together with some which are gone, the first one's."""
+        """Give up engines that step together with some which are gone, the first one's.
+
+        One that loads may be new, and wait for what this first frontend tells it.
+        """
         for engine in self._membership.ranks.values():
-            error = EngineDied(
-                f"engine {engine.rank} knew the engines of the first node's frontend before it was "
-                "started anew"
-            )
-            self._membership.lose(engine, error)
+            if engine.state is not RankState.LOADING:
+                self._give_up(engine)
+
+    def _take_told(self, told: frozenset[int]) -> None:
+        """Give up engines that were told of others which are gone now."""
+        outdated, self._told = self._told - told, told
+        for engine in self._membership.ranks.values():
+            if engine.rank in outdated:
+                self._give_up(engine)
+
+    def _give_up(self, engine: EngineRank) -> None:
+        error = EngineDied(
+            f"engine {engine.rank} steps together with engines of other nodes that are gone"
+        )
+        self._membership.lose(engine, error)
 
     def _say(self, what: str) -> None:
         """Log what goes on, once until it changes."""
