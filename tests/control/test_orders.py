@@ -9,20 +9,23 @@ import trio
 
 from tests.engine._helpers import CONFIG, open_engines, replaced, settle, wait_lost
 from vllmfront.control import ControlConfig, ControlPlane, SyncState, open_control_plane
-from vllmfront.engine.wire import Utility
+from vllmfront.engine import LoraRequest
+from vllmfront.engine.wire import Registration, Utility, decode_lora
 from vllmfront.errors import ControlCallFailed, ControlCallTimeout
-from vllmfront.testing import FakeEngine
+from vllmfront.testing import REGISTRATION, FakeEngine
 
 UPDATE_ORDERS = ("init_weight_transfer_engine", "start_weight_update", "update_weights")
+ADAPTER = LoraRequest(name="a", int_id=1, path="/adapters/a")
+WITH_LORA = attrs.evolve(REGISTRATION, supports_lora=True, max_loras=2)
 RECOVERING = attrs.evolve(CONFIG, recovery_wait=5)
 
 
 @asynccontextmanager
 async def opened(
-    count: int = 1, *, seconds: float = 5.0
+    count: int = 1, *, seconds: float = 5.0, registration: Registration = REGISTRATION
 ) -> AsyncGenerator[tuple[ControlPlane, list[FakeEngine]]]:
     async with (
-        open_engines(count, RECOVERING) as (client, engines),
+        open_engines(count, RECOVERING, registration=registration) as (client, engines),
         open_control_plane(client, ControlConfig(timeout=seconds)) as plane,
     ):
         yield plane, engines
@@ -226,3 +229,51 @@ async def test_an_update_under_way_ends_with_its_engine_and_leaves_nothing_incom
 
         assert (before.incomplete, after.incomplete) == ((0,), ())
         assert (before.state, after.state) == (SyncState.STARTED, SyncState.FAILED)
+
+
+async def test_adapters_that_engines_forget_with_new_weights_are_loaded_again() -> None:
+    async with opened(registration=WITH_LORA) as (plane, [engine]), trio.open_nursery() as nursery:
+        paths = list[str]()
+
+        async def load() -> None:
+            call = await engine.receive_utility()
+            paths.append(decode_lora(call.args[0]).path)
+            engine.answer(call, result=True)
+
+        async def serve() -> None:
+            await load()
+            await do(engine, *UPDATE_ORDERS, "finish_weight_update")
+            await load()
+
+        nursery.start_soon(serve)
+        await plane.client.adapters.load(ADAPTER)
+        await plane.weights.init({})
+        await plane.weights.start()
+        await plane.weights.update({"a": 1})
+        await plane.weights.finish()
+
+        assert paths == ["/adapters/a"] * 2
+        assert plane.weights.state is SyncState.INITIALIZED
+
+
+async def test_adapters_that_are_not_loaded_again_in_time_fail_no_update(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with (
+        opened(seconds=0.2, registration=WITH_LORA) as (plane, [engine]),
+        trio.open_nursery() as nursery,
+    ):
+
+        async def serve() -> None:
+            engine.answer(await engine.receive_utility(), result=True)
+            await do(engine, *UPDATE_ORDERS, "finish_weight_update")
+
+        nursery.start_soon(serve)
+        await plane.client.adapters.load(ADAPTER)
+        await plane.weights.init({})
+        await plane.weights.start()
+        await plane.weights.update({"a": 1})
+        await plane.weights.finish()
+
+        assert plane.weights.incomplete == ()
+        assert "not all LoRA adapters were loaded again" in caplog.text

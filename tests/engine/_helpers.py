@@ -18,8 +18,9 @@ from vllmfront.engine import (
     SamplingParams,
     open_engine_client,
 )
+from vllmfront.engine.wire import Registration
 from vllmfront.errors import VllmFrontError
-from vllmfront.testing import FakeEngine
+from vllmfront.testing import REGISTRATION, FakeEngine
 
 LIMITS = GuardLimits(vocab_size=1000, max_model_len=None)
 CONFIG = EngineClientConfig(all_local=True, limits=LIMITS)
@@ -66,23 +67,31 @@ class RecordingSink:
 
 @asynccontextmanager
 async def open_engines(
-    count: int = 1, config: EngineClientConfig = CONFIG, *, seconds: float = 5
+    count: int = 1,
+    config: EngineClientConfig = CONFIG,
+    *,
+    seconds: float = 5,
+    registration: Registration = REGISTRATION,
 ) -> AsyncGenerator[tuple[EngineClient, list[FakeEngine]], None]:
     """Hold a ready client and its fake engines; *seconds* for everything."""
     config = attrs.evolve(config, engine_count=count)
     with trio.fail_after(seconds):
         async with open_engine_client(config) as client, AsyncExitStack() as stack:
-            engines = [stack.enter_context(engine_for(client, rank)) for rank in config.ranks]
+            engines = [
+                stack.enter_context(engine_for(client, rank, registration)) for rank in config.ranks
+            ]
             for engine in engines:
                 await engine.join()
             await client.wait_ready()
             yield client, engines
 
 
-def engine_for(client: EngineClient, rank: int = 0) -> FakeEngine:
+def engine_for(
+    client: EngineClient, rank: int = 0, registration: Registration = REGISTRATION
+) -> FakeEngine:
     """Start a process of *rank* that has said nothing yet."""
     assert client.handshake_address is not None
-    return FakeEngine(client.handshake_address, rank)
+    return FakeEngine(client.handshake_address, rank, registration)
 
 
 async def settle() -> None:

@@ -12,7 +12,11 @@ import attrs
 import trio
 
 from vllmfront.control._sync_state import SyncState
+from vllmfront.control._weight_ledger import WeightLedger
 from vllmfront.engine.pause import Hold, HoldKind, PauseMode, PausePhase, PauseWindow
+
+_RANKS = ("stale", "incomplete_models", "incomplete_drafts")
+"""Members of a ledger that are sets, which the line between processes does not have."""
 
 
 @attrs.frozen(kw_only=True)
@@ -20,14 +24,7 @@ class WeightLegacy:
     """What is known of the engines' weights, and of the connection to a trainer."""
 
     state: SyncState
-    draft: bool
-    began_chunks: bool
-    chunks: int
-    changed: bool
-    expected: str | None
-    stale: tuple[int, ...]
-    incomplete: tuple[int, ...]
-    incomplete_drafts: tuple[int, ...]
+    ledger: WeightLedger
 
 
 @attrs.frozen(kw_only=True)
@@ -57,8 +54,15 @@ def encode_control(legacy: ControlLegacy) -> dict[str, Any]:
     return {
         **attrs.asdict(legacy, recurse=False),
         "holds": holds,
-        "weights": None if legacy.weights is None else attrs.asdict(legacy.weights),
+        "weights": None if legacy.weights is None else _encode_weights(legacy.weights),
     }
+
+
+def _encode_weights(legacy: WeightLegacy) -> dict[str, Any]:
+    ledger = attrs.asdict(legacy.ledger)
+    for name in _RANKS:
+        ledger[name] = sorted(ledger[name])
+    return {"state": legacy.state.value, "ledger": ledger}
 
 
 def decode_control(fields: Mapping[str, Any]) -> ControlLegacy:
@@ -67,7 +71,6 @@ def decode_control(fields: Mapping[str, Any]) -> ControlLegacy:
     Raises:
         KeyError: Something is missing; as TypeError and ValueError: it makes no sense.
     """
-    weights = fields["weights"]
     holds = tuple(
         Hold(
             **{
@@ -80,12 +83,16 @@ def decode_control(fields: Mapping[str, Any]) -> ControlLegacy:
         )
         for each in fields["holds"]
     )
+    weights = fields["weights"]
     if weights is not None:
-        lists = {
-            name: tuple(weights[name]) for name in ("stale", "incomplete", "incomplete_drafts")
-        }
-        weights = WeightLegacy(**{**weights, **lists, "state": SyncState(weights["state"])})
+        weights = _decode_weights(weights)
     return ControlLegacy(**{**fields, "holds": holds, "weights": weights})
+
+
+def _decode_weights(fields: Mapping[str, Any]) -> WeightLegacy:
+    ranks = {name: set(fields["ledger"][name]) for name in _RANKS}
+    ledger = WeightLedger(**{**fields["ledger"], **ranks})
+    return WeightLegacy(state=SyncState(fields["state"]), ledger=ledger)
 
 
 def pause_obstacle(window: PauseWindow | None) -> str | None:

@@ -9,7 +9,7 @@ import trio
 
 from vllmfront.control._background import Background
 from vllmfront.control._calls import ControlCalls
-from vllmfront.engine import EngineClient
+from vllmfront.engine import EngineClient, release_of
 from vllmfront.errors import (
     ControlCallFailed,
     RequestRejected,
@@ -113,12 +113,3 @@ class Profiling:
     def _note_loss(self, _rank: int, _error: VllmFrontError) -> None:
         """Take note that an engine is lost: the next one profiles nothing, and may be asked to."""
         self.active = False
-
-
-def release_of(version: str | None) -> tuple[int, int]:
-    """Return major and minor version; what cannot be read counts as the newest."""
-    try:
-        major, minor = (version or "").split(".")[:2]
-        return int(major), int(minor)
-    except ValueError:
-        return _FIRST_WITH_KWARGS

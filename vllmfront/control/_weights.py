@@ -1,5 +1,6 @@
 """New weights for the engines: each order at its time, and what is known of those they have."""
 
+import copy
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
@@ -12,8 +13,9 @@ from vllmfront.control._calls import ControlCalls
 from vllmfront.control._handover import WeightLegacy
 from vllmfront.control._operations import WEIGHT_OPERATIONS, OperationTimes
 from vllmfront.control._sync_state import SyncOrder, SyncState, next_sync_state
+from vllmfront.control._weight_ledger import WeightLedger
 from vllmfront.control._weight_report import SyncFailure, WeightSnapshot, WeightVersion
-from vllmfront.engine import EngineClient
+from vllmfront.engine import EngineClient, release_of
 from vllmfront.engine.pause import HoldKind
 from vllmfront.errors import (
     ControlCallFailed,
@@ -25,8 +27,8 @@ from vllmfront.errors import (
 
 _LOGGER = logging.getLogger(__name__)
 
-FIRST_VERSION = "default"
-"""What engines call the weights that they were started with."""
+_FIRST_THAT_FORGETS_ADAPTERS = (0, 33)
+"""The first release whose engines unload all adapters when the weights below them change."""
 
 
 class WeightSync:
@@ -42,20 +44,8 @@ class WeightSync:
         self._guarded = guarded
         self._state = SyncState.UNINITIALIZED
         self._since = trio.current_time()
-        self._draft = False
-        self._chunks = 0
-        self._began_chunks = False
-        """Whether some weights of the update may have come."""
-
+        self._ledger = WeightLedger()
         self._failure: SyncFailure | None = None
-        self._expected: str | None = None
-        self._changed = False
-        """Whether the weights are not those of the model's files."""
-
-        self._stale = set[int]()
-        self._incomplete: dict[bool, set[int]] = {False: set(), True: set()}
-        """Ranks by whether it is their draft model's weights."""
-
         self._turn = trio.Lock()
         self._busy: SyncOrder | None = None
         self._broken: SyncFailure | None = None
@@ -75,42 +65,29 @@ class WeightSync:
     @property
     def incomplete(self) -> tuple[int, ...]:
         """Ranks that must not serve: their last update was broken off, or is under way."""
-        return tuple(sorted(set().union(*self._incomplete.values())))
+        return self._ledger.incomplete
 
     def snapshot(self) -> WeightSnapshot:
         """Return how it stands."""
         return WeightSnapshot(
             state=self._state,
             since=self._since,
-            draft=self._draft,
-            chunks=self._chunks,
-            expected=self._expected,
-            stale=tuple(sorted(self._stale)),
+            draft=self._ledger.draft,
+            chunks=self._ledger.chunks,
+            expected=self._ledger.expected,
+            stale=tuple(sorted(self._ledger.stale)),
             incomplete=self.incomplete,
             failure=self._failure,
         )
 
     def legacy(self) -> WeightLegacy:
         """Return what the next process has to know."""
-        return WeightLegacy(
-            state=self._state,
-            draft=self._draft,
-            began_chunks=self._began_chunks,
-            chunks=self._chunks,
-            changed=self._changed,
-            expected=self._expected,
-            stale=tuple(sorted(self._stale)),
-            incomplete=tuple(sorted(self._incomplete[False])),
-            incomplete_drafts=tuple(sorted(self._incomplete[True])),
-        )
+        return WeightLegacy(state=self._state, ledger=copy.deepcopy(self._ledger))
 
     def adopt(self, legacy: WeightLegacy) -> None:
         """Go on where another process has left off."""
         self._enter(legacy.state)
-        self._draft, self._chunks = legacy.draft, legacy.chunks
-        self._began_chunks, self._changed = legacy.began_chunks, legacy.changed
-        self._expected, self._stale = legacy.expected, set(legacy.stale)
-        self._incomplete = {False: set(legacy.incomplete), True: set(legacy.incomplete_drafts)}
+        self._ledger = legacy.ledger
 
     # Orders. Each raises StateConflict where it is not its time, ControlCallFailed naming ranks,
     # ControlCallTimeout, or EngineUnavailable. Cancelled, it is done all the same.
@@ -155,8 +132,8 @@ class WeightSync:
             )
         return WeightVersion(
             label=labels[0],
-            expected=self._expected,
-            stale=tuple(sorted(self._stale)),
+            expected=self._ledger.expected,
+            stale=tuple(sorted(self._ledger.stale)),
             incomplete=self.incomplete,
         )
 
@@ -171,8 +148,24 @@ class WeightSync:
             # Part of the order: weights that did not get their name would go by the old one's.
             if weight_version is not None:
                 await self._set_version(weight_version, deadline)
+            if not self._ledger.draft:
+                await self._load_adapters_again(deadline)
 
         await self._order(SyncOrder.FINISH, work)
+
+    async def _load_adapters_again(self, deadline: float) -> None:
+        """Have engines that have forgotten their adapters load them before requests come."""
+        engines = self._client.info.registrations.values()
+        if all(release_of(one.vllm_version) < _FIRST_THAT_FORGETS_ADAPTERS for one in engines):
+            return
+        with trio.move_on_at(deadline):
+            await self._client.adapters.reload()
+            return
+        _LOGGER.warning(
+            "%s: not all LoRA adapters were loaded again in time; engines load the others with "
+            "the first request for each, which takes longer for that",
+            SyncOrder.FINISH.path,
+        )
 
     async def _pass_on(self, order: SyncOrder, kwargs: Mapping[str, Any], deadline: float) -> None:
         method = order.path.removeprefix("/")
@@ -184,8 +177,7 @@ class WeightSync:
         await self._calls.order(
             "update_weight_version", "set_weight_version", label, seconds=seconds
         )
-        self._expected = label
-        self._changed = True
+        self._ledger.name(label)
 
     async def _order(self, order: SyncOrder, work: Callable[[float], Awaitable[object]]) -> None:
         """Do *work* when it is our turn, and its time; it gets the deadline of all that."""
@@ -255,32 +247,25 @@ class WeightSync:
             ranks = await attempt("finish_weight_update", ranks)
         if ranks:
             await attempt("update_weights", ranks, {"update_info": []})
-        elif not self._began_chunks:
-            for incomplete in self._incomplete.values():
-                incomplete.clear()
+        elif not self._ledger.began_chunks:
+            self._ledger.restore()
 
     # What is known
 
     def _note_begin(self, order: SyncOrder) -> None:
         if order in {SyncOrder.START, SyncOrder.START_DRAFT}:
-            self._draft, self._chunks = order is SyncOrder.START_DRAFT, 0
-            self._began_chunks = False
-            self._incomplete[self._draft].update(self._client.serving_ranks)
+            draft = order is SyncOrder.START_DRAFT
+            self._ledger.begin(self._client.serving_ranks, draft=draft)
         elif order is SyncOrder.UPDATE:
-            self._began_chunks = True
+            self._ledger.began_chunks = True
 
     def _note_done(self, order: SyncOrder, state: SyncState) -> None:
         self._failure = self._broken if state is not SyncState.UNINITIALIZED else None
         self._enter(state if self._failure is None else SyncState.FAILED)
         if order is SyncOrder.UPDATE:
-            self._chunks += 1
+            self._ledger.chunks += 1
         elif order is SyncOrder.FINISH:
-            if not self._draft:
-                # Those that were away, or were lost on the way, have none of it.
-                updated = self._incomplete[False] or set(self._client.serving_ranks)
-                self._changed, self._stale = True, set(self._client.ranks) - updated
-            self._incomplete[self._draft].clear()
-            self._draft = False
+            self._ledger.finish(self._client.ranks, self._client.serving_ranks)
 
     def _note_failure(self, order: SyncOrder, error: ControlCallFailed | EngineUnavailable) -> None:
         failures = error.failures if isinstance(error, ControlCallFailed) else {}
@@ -295,15 +280,13 @@ class WeightSync:
 
     def _note_loss(self, rank: int, error: VllmFrontError) -> None:
         """Take note that the process of *rank* is lost: the next one has other weights."""
-        for ranks in self._incomplete.values():
-            ranks.discard(rank)
-        if self._changed:
-            self._stale.add(rank)
+        self._ledger.lose(rank)
+        if self._ledger.changed:
             _LOGGER.warning(
                 "Engine %d is lost, and with it the weights%s that it was given: the next one has "
                 "those of the model's files until they are updated",
                 rank,
-                "" if self._expected is None else f" {self._expected!r}",
+                "" if self._ledger.expected is None else f" {self._ledger.expected!r}",
             )
         lost = SyncFailure("connection", {rank: str(error)})
         if self._busy is not None:

@@ -12,6 +12,7 @@ from vllmfront.engine._output import (
     OutputSink,
     PrefillStats,
 )
+from vllmfront.engine._release import release_of
 from vllmfront.engine._request import (
     GREEDY_BELOW,
     STRUCTURED_BACKENDS,
@@ -33,7 +34,6 @@ from vllmfront.engine.client import (
     EngineView,
     Inheritance,
     Outcome,
-    RankSetup,
     RankSnapshot,
     RankState,
     RankView,
@@ -73,7 +73,6 @@ __all__ = [
     "OutputSink",
     "PoolingParams",
     "PrefillStats",
-    "RankSetup",
     "RankSnapshot",
     "RankState",
     "RankView",
@@ -87,4 +86,5 @@ __all__ = [
     "check_choices",
     "fan_out",
     "open_engine_client",
+    "release_of",
 ]

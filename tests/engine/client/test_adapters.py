@@ -1,13 +1,13 @@
 """Loading adapters on all engines, giving them to those that join, and unloading them."""
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 
 import attrs
 import pytest
 import trio
 from msgspec.structs import replace
 
+from tests.engine import _helpers
 from tests.engine._helpers import (
     CONFIG,
     RecordingSink,
@@ -47,25 +47,13 @@ PATIENT = attrs.evolve(CONFIG, recovery_wait=5)
 
 
 def engine_for(client: EngineClient, rank: int = 0) -> FakeEngine:
-    assert client.handshake_address is not None
-    return FakeEngine(client.handshake_address, rank, WITH_LORA)
+    return _helpers.engine_for(client, rank, WITH_LORA)
 
 
-@asynccontextmanager
-async def open_engines(
+def open_engines(
     count: int = 1, config: EngineClientConfig = PATIENT
-) -> AsyncGenerator[tuple[EngineClient, list[FakeEngine]]]:
-    with trio.fail_after(5):
-        async with open_engine_client(attrs.evolve(config, engine_count=count)) as client:
-            engines = [engine_for(client, rank) for rank in range(count)]
-            try:
-                for engine in engines:
-                    await engine.join()
-                await client.wait_ready()
-                yield client, engines
-            finally:
-                for engine in engines:
-                    engine.close()
+) -> AbstractAsyncContextManager[tuple[EngineClient, list[FakeEngine]]]:
+    return _helpers.open_engines(count, config, registration=WITH_LORA)
 
 
 def added(call: Utility) -> LoraRequest:

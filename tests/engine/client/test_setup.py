@@ -47,7 +47,7 @@ async def answer_calls(engine: FakeEngine, count: int) -> None:
 async def test_an_engine_serves_once_nothing_is_due_any_more() -> None:
     with trio.fail_after(5):
         async with open_engine_client(CONFIG) as client:
-            client.add_setup(Told(client, {0: 2}))
+            client._membership.setups.append(Told(client, {0: 2}))
             with engine_for(client) as engine:
                 await engine.join()
                 first = await engine.receive_utility()
@@ -68,7 +68,7 @@ async def test_an_engine_serves_once_nothing_is_due_any_more() -> None:
 async def test_requests_wait_until_the_next_engine_was_told() -> None:
     async with open_engines(config=RECOVERING) as (client, [old]):
         told = Told(client, {})
-        client.add_setup(told)
+        client._membership.setups.append(told)
         old.close()
         await wait_lost(client)
         told.lacking[0] = 1
@@ -91,7 +91,7 @@ async def test_requests_wait_until_the_next_engine_was_told() -> None:
 
 async def test_an_engine_that_cannot_be_told_is_lost_with_the_reason() -> None:
     async with open_engines(2) as (client, [_, old]):
-        client.add_setup(Told(client, {1: 1}, UtilityCallFailed("no such call")))
+        client._membership.setups.append(Told(client, {1: 1}, UtilityCallFailed("no such call")))
         old.close()
         await wait_lost(client, 1)
         with engine_for(client, 1) as new:
@@ -105,7 +105,7 @@ async def test_an_engine_that_cannot_be_told_is_lost_with_the_reason() -> None:
 async def test_an_engine_lost_while_it_is_told_is_told_anew() -> None:
     async with open_engines() as (client, [old]):
         told = Told(client, {0: 1})
-        client.add_setup(told)
+        client._membership.setups.append(told)
         old.close()
         await wait_lost(client)
         with engine_for(client) as second:

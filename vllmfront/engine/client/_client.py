@@ -20,7 +20,6 @@ from vllmfront.engine.client.membership import (
     EngineState,
     EngineView,
     Membership,
-    RankSetup,
     RankState,
     take_view,
 )
@@ -299,10 +298,6 @@ class EngineClient:
             RequestRejected: There is no such rank, or an argument cannot be sent.
         """
         return await self._calls.call(method, args, ranks, timeout)
-
-    def add_setup(self, setup: RankSetup) -> None:
-        """Let engines get requests only once nothing of *setup* is due any more, from now on."""
-        self._membership.setups.append(setup)
 
     async def call_each(
         self,

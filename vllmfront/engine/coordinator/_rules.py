@@ -14,6 +14,7 @@ import enum
 
 import attrs
 
+from vllmfront.engine._release import release_of
 from vllmfront.engine.wire import Registration
 
 
@@ -136,8 +137,8 @@ def _age(wave: int, present: int) -> Age:
     return Age.PAST if wave < present else Age.FUTURE
 
 
-WOKEN_BY_FRONTENDS = ("0.32.",)
-"""Versions of vLLM whose idle engines tell nobody of a request for the present wave."""
+_FIRST_THAT_TELLS = (0, 33)
+"""The first release whose idle engines tell others of a request for the present wave."""
 
 
 def needs_waking(registration: Registration) -> bool:
@@ -145,10 +146,6 @@ def needs_waking(registration: Registration) -> bool:
 
     Dense ones, which need no company, say that they are the only one.
     """
-    version, engines = registration.vllm_version, registration.data_parallel_size
-    return (
-        version is not None
-        and version.startswith(WOKEN_BY_FRONTENDS)
-        and engines is not None
-        and engines > 1
-    )
+    engines = registration.data_parallel_size
+    silent = release_of(registration.vllm_version) < _FIRST_THAT_TELLS
+    return silent and engines is not None and engines > 1

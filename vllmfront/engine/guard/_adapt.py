@@ -2,6 +2,7 @@
 
 from msgspec.structs import replace
 
+from vllmfront.engine._release import release_of
 from vllmfront.engine._request import EngineRequest, StructuredOutputs
 
 _FIRST_WITH_CHOICE = (0, 33)
@@ -18,19 +19,11 @@ def adapt_request(request: EngineRequest, vllm_version: str | None) -> EngineReq
     constraint = sampling.structured_outputs
     if constraint.choice is None or constraint.backend != "xgrammar":
         return request
-    if _release(vllm_version) >= _FIRST_WITH_CHOICE:
+    if release_of(vllm_version) >= _FIRST_WITH_CHOICE:
         return request
     # Before 0.33 the engine fails a request that brings xgrammar a list of choices.
     grammar = _as_grammar(constraint)
     return replace(request, sampling=replace(sampling, structured_outputs=grammar))
-
-
-def _release(version: str | None) -> tuple[int, int]:
-    try:
-        major, minor = (version or "").split(".")[:2]
-        return int(major), int(minor)
-    except ValueError:
-        return _FIRST_WITH_CHOICE
 
 
 _ESCAPES = str.maketrans(

@@ -6,6 +6,11 @@ from typing import Any
 
 import attrs
 
+from vllmfront.engine._release import release_of
+
+_FIRST_THAT_REFUSES = (0, 33)
+"""The first release whose engines know of a pause that requests are refused."""
+
 
 class PauseMode(enum.StrEnum):
     """What becomes of requests in flight; of two modes the later one here is the wider."""
@@ -82,13 +87,10 @@ class Hold:
         return first, EngineOrder("wake_up", (sorted(back),))
 
     def order(self, vllm_version: str | None) -> EngineOrder:
-        """Return what an engine of that version is told first.
-
-        Since 0.33 there is a pause of which the engine itself knows that requests are refused.
-        """
+        """Return what an engine of that version is told first."""
         if self.kind is HoldKind.SLEEP:
             return EngineOrder("sleep", (self.level, self.mode.value))
-        old = vllm_version is not None and vllm_version.startswith("0.32.")
+        old = release_of(vllm_version) < _FIRST_THAT_REFUSES
         method = "pause_scheduler" if old else "pause_generation"
         return EngineOrder(method, (self.mode.value, self.clear_cache))
 
