@@ -6,6 +6,10 @@ import pytest
 import trio
 
 from tests.api.developer.rig import COMPLETIONS, completion, error_of, stage
+from tests.api.openai._harness import PaperConnection
+from vllmfront.api.developer._pauses import owner_of
+from vllmfront.api.developer._question import Query
+from vllmfront.api.http import Headers, HttpRequest
 from vllmfront.control import ControlConfig
 from vllmfront.engine import EngineClientConfig
 from vllmfront.engine.pause import LeaseAction
@@ -174,6 +178,9 @@ async def test_a_lease_that_ran_out_may_leave_it_to_the_next() -> None:
         ({"clear_cache": "perhaps"}, "clear_cache"),
         ({"lease": "-1"}, "lease"),
         ({"lease": "soon"}, "lease"),
+        ({"owner": "a\r\nERROR nobody said this"}, "owner"),
+        ({"owner": "\x1b[31m"}, "owner"),
+        ({"owner": "a" * 257}, "owner"),
     ],
 )
 async def test_what_makes_no_sense_is_refused_and_nothing_is_paused(
@@ -184,6 +191,32 @@ async def test_what_makes_no_sense_is_refused_and_nothing_is_paused(
 
         assert error["param"] == param
         assert await on.get("/is_paused") == {"is_paused": False}
+
+
+async def test_an_owner_may_have_any_name_that_prints() -> None:
+    async with stage() as on:
+        name = "Tränerin 雪 #3 " + "a" * 241
+        assert (await on.done("/pause", mode="keep", owner=name))["owner"] == name
+        assert error_of(await on.post("/pause", owner="b"), 409)["holder"] == name
+
+
+def test_an_owner_is_the_same_in_the_header_and_in_the_query() -> None:
+    def owner(headers: Headers, query: bytes = b"") -> str | None:
+        request = HttpRequest(
+            method="POST",
+            path="/pause",
+            raw_path=b"/pause",
+            query=query,
+            headers=headers,
+            body=b"",
+            connection=PaperConnection(),
+        )
+        return owner_of(request, Query(request))
+
+    named = ((b"x-pause-owner", "Tränerin".encode()),)
+    assert owner(named) == owner((), b"owner=Tr%C3%A4nerin") == "Tränerin"
+    assert owner(named, b"owner=other") == "other"
+    assert owner(((b"x-pause-owner", b""),)) is None
 
 
 async def test_resume_without_a_pause_tells_the_engines_all_the_same() -> None:

@@ -138,3 +138,11 @@ async def test_what_makes_no_sense_is_refused_before_anything_is_paused() -> Non
         for body in ({}, {"update_infos": 3}, {"update_infos": [1]}, plan(mode="later")):
             assert error_of(await on.post(SYNC, body), 400)["type"] == "Bad Request"
         assert await on.get("/is_paused") == {"is_paused": False}
+
+
+async def test_an_owner_that_cannot_be_shown_begins_nothing() -> None:
+    async with stage() as on:
+        error = error_of(await on.post(SYNC, plan(owner="a\nb")), 400)
+
+        assert error["param"] == "owner"
+        assert await on.get("/is_paused") == {"is_paused": False}

@@ -129,6 +129,47 @@ async def test_a_lease_that_ran_out_may_keep_the_pause_for_whoever_comes(
         assert not window.lapsed
 
 
+async def test_who_renews_a_lease_that_ran_out_has_the_pause_again_for_as_long(
+    mock_clock: MockClock,
+) -> None:
+    mock_clock.autojump_threshold = 0
+    async with opened(LeaseAction.KEEP_PAUSED) as (pauses, _):
+        window = pauses.open(PauseMode.KEEP, owner="a", lease=10)
+        await trio.sleep(15)
+        with pytest.raises(StateConflict, match="by a"):
+            pauses.renew("b")
+        assert pauses.renew("a") is window
+        with pytest.raises(StateConflict, match="by a"):
+            pauses.open(PauseMode.KEEP, owner="b")
+        assert window.lease.left(trio.current_time()) == 10
+        await trio.sleep(15)
+        assert window.lapsed
+
+
+async def test_who_takes_a_pause_over_has_it_for_as_long_as_they_say(
+    mock_clock: MockClock,
+) -> None:
+    mock_clock.autojump_threshold = 0
+    async with opened(LeaseAction.KEEP_PAUSED) as (pauses, _):
+        window = pauses.open(PauseMode.KEEP, owner="a", lease=10)
+        await trio.sleep(15)
+        pauses.open(PauseMode.KEEP, owner="b")
+        assert window.lease.left(trio.current_time()) is None
+
+
+async def test_a_lease_that_ran_out_in_an_update_says_what_ends_the_pause(
+    mock_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    mock_clock.autojump_threshold = 0
+    async with opened(LeaseAction.RESUME) as (pauses, gate):
+        pauses.veto = lambda: "weights are incomplete"
+        pauses.open(PauseMode.KEEP, owner="a", lease=1)
+        await trio.sleep(2)
+
+        assert gate.closed
+        assert "weights are incomplete; POST /shutdown_weight_transfer_engine" in caplog.text
+
+
 async def test_a_lease_that_ran_out_may_end_the_program(mock_clock: MockClock) -> None:
     mock_clock.autojump_threshold = 0
     async with opened(LeaseAction.SHUTDOWN) as (pauses, gate):

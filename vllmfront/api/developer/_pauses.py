@@ -10,10 +10,13 @@ from vllmfront.api.developer._route import Answer
 from vllmfront.api.http import HttpRequest
 from vllmfront.control import ControlPlane
 from vllmfront.engine.pause import PauseMode, PauseWindow
-from vllmfront.errors import MalformedRequest
+from vllmfront.errors import MalformedRequest, RequestRejected
 
 OWNER_HEADER, LEASE_HEADER = b"x-pause-owner", b"x-pause-lease"
 """May stand in for the query parameters ``owner`` and ``lease``."""
+
+_LONGEST_OWNER = 256
+"""Characters: the name stands in the log, and in the answer to every request that is refused."""
 
 
 class PauseRoutes:
@@ -70,9 +73,28 @@ class PauseRoutes:
 
 
 def owner_of(request: HttpRequest, query: Query) -> str | None:
-    """Return who asks, where they say so."""
-    header = request.header(OWNER_HEADER)
-    return query.text("owner") or (None if header is None else header.decode("latin-1") or None)
+    """Return who asks, where they say so.
+
+    Raises:
+        RequestRejected: It is no name that can be shown.
+    """
+    owner = query.text("owner")
+    if owner is None:
+        owner = (request.header(OWNER_HEADER) or b"").decode(errors="replace") or None
+    return checked_owner(owner)
+
+
+def checked_owner(owner: str | None) -> str | None:
+    """Return *owner* if it can be shown in one line of a log, or is none.
+
+    Raises:
+        RequestRejected: It is too long, or has characters that do not print.
+    """
+    if owner is not None and (len(owner) > _LONGEST_OWNER or not owner.isprintable()):
+        raise RequestRejected(
+            f"owner must be at most {_LONGEST_OWNER} characters that print", param="owner"
+        )
+    return owner
 
 
 def lease_of(request: HttpRequest, query: Query) -> float | None:

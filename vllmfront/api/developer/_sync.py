@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from vllmfront.api._errors import respond_with_error
-from vllmfront.api.developer._pauses import lease_of, owner_of
+from vllmfront.api.developer._pauses import checked_owner, lease_of, owner_of
 from vllmfront.api.developer._question import Query, body_of, optional, seconds_of
 from vllmfront.api.developer._weights import checked_update
 from vllmfront.api.http import HttpRequest, ResponseWriter
@@ -74,7 +74,8 @@ def plan_of(request: HttpRequest, body: Mapping[str, Any]) -> SyncPlan:
         weight_version=optional(body, "weight_version", str, what="a string"),
         mode=PauseMode(mode),
         clear_cache=True if clear_cache is None else clear_cache,
-        owner=optional(body, "owner", str, what="a string") or owner_of(request, query),
+        owner=checked_owner(optional(body, "owner", str, what="a string"))
+        or owner_of(request, query),
         lease=lease_of(request, query) if lease is None else seconds_of(str(lease), "lease"),
     )
 

@@ -34,6 +34,10 @@ class Lease:
             self.seconds = seconds
         self.due = math.inf if self.seconds is None else now + self.seconds
 
+    def end(self) -> None:
+        """Count no more: it has run out. A renewal makes it as long as it was."""
+        self.due = math.inf
+
     def left(self, now: float) -> float | None:
         """Return the seconds that are left; None: it never ends."""
         return None if self.due == math.inf else max(0.0, self.due - now)

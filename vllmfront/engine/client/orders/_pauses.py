@@ -143,6 +143,8 @@ class Pauses:
     def renew(self, owner: str | None, lease: float | None = None) -> PauseWindow:
         """Begin the lease of *owner* anew, for other seconds where they are given.
 
+        One that has run out, and that nobody else has taken since, is theirs again.
+
         Raises:
             StateConflict: They have no window.
         """
@@ -152,7 +154,9 @@ class Pauses:
                 "There is no pause to renew: it has ended, or its lease has run out",
                 state="running",
             )
-        self.check_owner(owner)
+        if window.owner != owner:
+            raise window.conflict(trio.current_time())
+        window.lapsed = False
         window.lease.renew(trio.current_time(), lease)
         self._wake.set()
         return window
@@ -254,7 +258,10 @@ class Pauses:
         wider = hold.mode is not window.mode
         window.hold = attrs.evolve(hold, since=window.hold.since, wall=window.hold.wall)
         window.lapsed = False
-        window.lease.renew(now, lease)
+        if same:
+            window.lease.renew(now, lease)
+        else:
+            window.lease = Lease.of(lease, now)
         if wider or window.phase is PausePhase.PAUSING:
             # Also where only the answer of an engine is missing: it may have been lost.
             window.enter(PauseEvent.WIDENED)
@@ -360,7 +367,7 @@ class Pauses:
         window = self.window
         if window is None or window.lease.due > now or window.phase is PausePhase.RESUMING:
             return
-        window.lease = Lease.of(None, now)
+        window.lease.end()
         window.lapsed = True
         action, veto = self._lease_action, self.veto()
         story = (
@@ -374,8 +381,11 @@ class Pauses:
             _LOGGER.error("%s: generation goes on, as --pause-lease-action says", story)
             self.end(force=True)
         else:
-            why = veto if action is LeaseAction.RESUME and veto else "as --pause-lease-action says"
-            _LOGGER.error("%s: it stays paused, %s; POST /resume ends that", story, why)
+            why, end = "as --pause-lease-action says", "POST /resume ends that"
+            if veto is not None:
+                why = veto
+                end = "POST /shutdown_weight_transfer_engine gives the update up, then POST /resume"
+            _LOGGER.error("%s: it stays paused, %s; %s", story, why, end)
 
     def _note_gate(self) -> None:
         if self._gate.closed:
