@@ -86,12 +86,15 @@ test-peer: .venv/developing
 	@$(BIN)/python tools/setup_engine.py $(ENGINE) --next
 	$(TEST_ENV) VLLMFRONT_REQUIRE_ENGINE=1 $(PYTEST) -m peer
 
-# A soak in random faults. SEED=N repeats one, ROUNDS=N counts in place of SECONDS=N, KEEP=FOLDER
-# keeps logs, plans and journals.
+# Soaks in random faults: requests for SECONDS or ROUNDS, then rollouts under so many CYCLES of new
+# weights. SEED=N repeats one, KEEP=FOLDER keeps logs, plans and journals.
 SECONDS ?= 180
+CYCLES ?= 200
 chaos: .venv/developing
 	$(BIN)/python -m tests.chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) \
 		$(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(KEEP),--keep $(KEEP))
+	$(BIN)/python -m tests.rl_soak --cycles $(CYCLES) $(if $(SEED),--seed $(SEED)) \
+		$(if $(KEEP),--keep $(KEEP)/rl)
 	$(TEST_ENV) $(PYTEST) -m slow tests/network
 
 lint: .venv/developing

@@ -20,6 +20,9 @@ class FakeServer:
     initialised: bool = False
     updating: bool = False
     calls: list[str] = attrs.field(factory=list)
+    owners: list[str | None] = attrs.field(factory=list)
+    """Who each call was from, where it says so."""
+
     faults: dict[str, Callable[[], httpx.Response]] = attrs.field(factory=dict)
     """What the next call of a route gets instead of being done."""
 
@@ -38,6 +41,7 @@ class FakeServer:
     async def answer(self, request: httpx.Request) -> httpx.Response:
         path = request.url.path
         self.calls.append(path)
+        self.owners.append(request.url.params.get("owner"))
         if self.deaf:
             raise httpx.ReadTimeout("deaf", request=request)
         fault = self.faults.pop(path, None)

@@ -88,6 +88,17 @@ def test_all_servers_get_all_pieces_and_go_on(backend: str) -> None:
     run(backend, body)
 
 
+def test_each_order_says_whose_pause_it_relies_on(backend: str) -> None:
+    async def body(trainer: Trainer) -> None:
+        await trainer.update()
+        said = dict(zip(trainer.one.calls, trainer.one.owners, strict=True))
+
+        for path in ("/pause", "/start_weight_update", "/update_weights", "/finish_weight_update"):
+            assert said[path] == "trainer"
+
+    run(backend, body)
+
+
 def test_they_are_paused_while_pieces_are_sent(backend: str) -> None:
     async def body(trainer: Trainer) -> None:
         async with trainer.client.update_window(lease=7.5):

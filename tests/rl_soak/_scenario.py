@@ -108,7 +108,10 @@ def draw_cycle(seed: int, number: int) -> Cycle:
         interval=round(0.1 + 0.6 * chance(), 2),
     )
     if trouble < 0.3:
-        cycle = attrs.evolve(cycle, dies=_pick(DEATHS, chance), heir=chance() < 0.5)
+        dies = _pick(DEATHS, chance)
+        # The calls of a sync are the server's own.
+        style = "window" if dies.startswith("in_") else cycle.style
+        cycle = attrs.evolve(cycle, dies=dies, heir=chance() < 0.5, style=style)
     elif trouble < 0.36:
         cycle = attrs.evolve(cycle, spoiled=True)
     elif trouble < 0.42:

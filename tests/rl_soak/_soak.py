@@ -14,11 +14,12 @@ from tests.chaos._books import Page, growth_complaints, idle_complaints, open_pa
 from tests.chaos._frontend import ADMIN_KEY, HOST
 from tests.rl_soak._deployment import RlDeployment, open_deployment
 from tests.rl_soak._judge import LeakWatch, Surroundings, window_leaks
+from tests.rl_soak._pieces import version_name
 from tests.rl_soak._rollouts import Fleet, summary
 from tests.rl_soak._scenario import Cycle, draw_cycle
 from tests.rl_soak._task import Done, News, Task
 from tests.rl_soak._trainers import Trainer, open_trainers
-from tests.rl_soak._truth import DEFAULT, version_name
+from tests.rl_soak._truth import DEFAULT
 from vllmfront.testing import HttpCall, exchange, kill
 
 CYCLE_SECONDS = 55.0

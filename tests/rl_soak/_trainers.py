@@ -12,20 +12,25 @@ import trio
 
 from tests.rl_soak._task import Done, Line, News, Task
 
+END_SECONDS = 5.0
+
 
 @attrs.define
 class Trainer:
-    """One process at a time; a dead one is replaced at the next task."""
+    """One process at a time, and another that has been started already, to take a dead one's place:
+    what it takes Python to start is nothing that is tried here."""
 
     log: Path
     _process: trio.Process | None = None
+    _spare: trio.Process | None = None
     _lines: bytes = b""
 
     async def do(self, task: Task) -> Done | News:
         """Have it do *task*; a ``News`` is that it has been killed."""
         process = self._process
         if process is None or process.poll() is not None:
-            process = self._process = await self._start()
+            process = self._process = self._spare or await self._start()
+            self._spare, self._lines = await self._start(), b""
         assert process.stdin is not None
         await process.stdin.send_all(msgspec.json.encode(task) + b"\n")
         line = msgspec.json.decode(await self._receive_line(process), type=Line)
@@ -34,7 +39,6 @@ class Trainer:
         return line
 
     async def _start(self) -> trio.Process:
-        self._lines = b""
         words = [sys.executable, "-m", "tests.rl_soak.trainer"]
         with self.log.open("ab") as errors:
             return await trio.lowlevel.open_process(
@@ -54,10 +58,11 @@ class Trainer:
         return line
 
     async def aclose(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + 5):
-                await self._process.wait()
+        for process in (self._process, self._spare):
+            if process is not None:
+                process.kill()
+                with trio.move_on_after(END_SECONDS, shield=True):
+                    await process.wait()
 
 
 @asynccontextmanager

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from tests.rl_soak._pieces import pieces_of
 from vllmfront.simulator import TokenSource
 
 VOCAB_SIZE = 2048
@@ -14,16 +15,6 @@ DEFAULT = "default"
 """What engines call the weights that they were started with."""
 
 NO_WEIGHTS = 0
-
-
-def pieces_of(version: str, count: int) -> list[dict[str, Any]]:
-    """Return what a trainer sends to make the weights of *version*."""
-    return [{"version": version, "piece": number, "of": count} for number in range(count)]
-
-
-def version_name(cycle: int, trainer: str, pieces: int) -> str:
-    """Return a name that tells what the weights are made of."""
-    return f"c{cycle}-{trainer}-{pieces}"
 
 
 @lru_cache(maxsize=4096)

@@ -15,9 +15,9 @@ import attrs
 import httpx
 import msgspec
 
+from tests.rl_soak._pieces import pieces_of
 from tests.rl_soak._sync_call import SyncRefused, run_sync
 from tests.rl_soak._task import Done, News, Task, Window
-from tests.rl_soak._truth import pieces_of
 from vllmfront.rl import (
     CallFailed,
     Phase,

@@ -105,7 +105,7 @@ class SyncCycle:
             self._done("initialized")
         self._phase = "start"
         try:
-            await weights.start(draft=plan.draft)
+            await weights.start(draft=plan.draft, owner=self._owner)
         except StateConflict:
             raise
         except VllmFrontError:
@@ -115,10 +115,10 @@ class SyncCycle:
         self._done("started", draft=plan.draft)
         for number, chunk in enumerate(plan.chunks, 1):
             self._phase, self._touched = "update", True
-            await weights.update(chunk)
+            await weights.update(chunk, owner=self._owner)
             self._done("chunk", index=number, count=len(plan.chunks))
         self._phase = "finish"
-        await weights.finish(plan.weight_version)
+        await weights.finish(plan.weight_version, owner=self._owner)
         self._touched = False
         self._done("finished", weight_version=plan.weight_version)
 

@@ -96,17 +96,20 @@ class WeightSync:
         """Connect the engines to a trainer."""
         await self._do(SyncOrder.INIT, {"init_info": dict(init_info)})
 
-    async def start(self, *, draft: bool = False) -> None:
+    # An *owner* is one whose pause has to be in force when the order's turn comes: one that has
+    # lost it, unknown to them, would empty layers of engines that generate.
+
+    async def start(self, *, draft: bool = False, owner: str | None = None) -> None:
         """Begin an update of the model, or of its draft model."""
-        await self._do(SyncOrder.START_DRAFT if draft else SyncOrder.START, {})
+        await self._do(SyncOrder.START_DRAFT if draft else SyncOrder.START, {}, owner)
 
-    async def update(self, update_info: Any) -> None:
+    async def update(self, update_info: Any, *, owner: str | None = None) -> None:
         """Load some weights: an object for all workers, or a list with one for each."""
-        await self._do(SyncOrder.UPDATE, {"update_info": update_info})
+        await self._do(SyncOrder.UPDATE, {"update_info": update_info}, owner)
 
-    async def finish(self, weight_version: str | None = None) -> None:
+    async def finish(self, weight_version: str | None = None, *, owner: str | None = None) -> None:
         """End the update; the weights are called *weight_version* from now on."""
-        await self._background.run(partial(self._finish, weight_version))
+        await self._background.run(partial(self._finish, weight_version, owner))
 
     async def shutdown(self) -> None:
         """Disconnect the engines, giving up an update that is under way."""
@@ -137,12 +140,14 @@ class WeightSync:
             incomplete=self.incomplete,
         )
 
-    async def _do(self, order: SyncOrder, kwargs: Mapping[str, Any]) -> None:
+    async def _do(
+        self, order: SyncOrder, kwargs: Mapping[str, Any], owner: str | None = None
+    ) -> None:
         await self._background.run(
-            partial(self._order, order, partial(self._pass_on, order, kwargs))
+            partial(self._order, order, partial(self._pass_on, order, kwargs), owner)
         )
 
-    async def _finish(self, weight_version: str | None) -> None:
+    async def _finish(self, weight_version: str | None, owner: str | None) -> None:
         async def work(deadline: float) -> None:
             await self._pass_on(SyncOrder.FINISH, {}, deadline)
             # Part of the order: weights that did not get their name would go by the old one's.
@@ -151,7 +156,7 @@ class WeightSync:
             if not self._ledger.draft:
                 await self._load_adapters_again(deadline)
 
-        await self._order(SyncOrder.FINISH, work)
+        await self._order(SyncOrder.FINISH, work, owner)
 
     async def _load_adapters_again(self, deadline: float) -> None:
         """Have engines that have forgotten their adapters load them before requests come."""
@@ -179,12 +184,19 @@ class WeightSync:
         )
         self._ledger.name(label)
 
-    async def _order(self, order: SyncOrder, work: Callable[[float], Awaitable[object]]) -> None:
+    async def _order(
+        self,
+        order: SyncOrder,
+        work: Callable[[float], Awaitable[object]],
+        owner: str | None = None,
+    ) -> None:
         """Do *work* when it is our turn, and its time; it gets the deadline of all that."""
         deadline = trio.current_time() + self._calls.timeout
         await self._wait_turn(order, deadline)
         try:
             self._check_awake(order)
+            if owner is not None:
+                self._client.pauses.require(owner)
             after = next_sync_state(self._state, order, guarded=self._guarded)
             self._busy, self._broken = order, None
             with self.times.record(order.value):

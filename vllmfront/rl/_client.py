@@ -166,7 +166,7 @@ class WeightSyncClient:
         window = UpdateWindow(
             fleet=self._fleet,
             pause=self._pause(mode, valid_lease(lease), clear_cache=clear_cache),
-            upload=Upload(self._fleet, draft=draft),
+            upload=Upload(self._fleet, self.owner, draft=draft),
             restore=restore,
             rollback_budget=rollback_budget,
             version=version,

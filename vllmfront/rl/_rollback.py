@@ -76,7 +76,7 @@ class Rollback:
         self._note(outcomes, held, ServerState.HELD)
         if self.restore is None or held.errors:
             return
-        upload = Upload(self.fleet, draft=self.upload.draft)
+        upload = Upload(self.fleet, self.pause.owner, draft=self.upload.draft)
         try:
             await self.restore(upload)
             await upload.finish(self.previous)

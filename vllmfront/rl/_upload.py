@@ -14,6 +14,9 @@ class Upload:
     """Sends weights to all servers of a fleet, which are paused for it."""
 
     fleet: Fleet
+    owner: str
+    """Whose pause has to be in force on the servers."""
+
     draft: bool = False
     """Whether these are weights of the draft model that speculates."""
 
@@ -35,7 +38,8 @@ class Upload:
         self.began = True
         route = "/start_draft_weight_update" if self.draft else "/start_weight_update"
         answers = await self.fleet.call(
-            lambda server, _place: server.post(route, repeatable=False), Phase.STARTED
+            lambda server, _place: server.post(route, params=self._params, repeatable=False),
+            Phase.STARTED,
         )
         answers.raise_first()
 
@@ -60,7 +64,10 @@ class Upload:
         self.chunks += 1
         answers = await self.fleet.call(
             lambda server, place: server.post(
-                "/update_weights", body={"update_info": infos[place]}, repeatable=False
+                "/update_weights",
+                params=self._params,
+                body={"update_info": infos[place]},
+                repeatable=False,
             ),
             Phase.SENT,
             chunk=self.chunks,
@@ -76,12 +83,16 @@ class Upload:
         body = None if version is None else {"weight_version": version}
         answers = await self.fleet.call(
             lambda server, _place: server.post(
-                "/finish_weight_update", body=body, repeatable=False
+                "/finish_weight_update", params=self._params, body=body, repeatable=False
             ),
             Phase.FINISHED,
         )
         answers.raise_first()
         self.finished = True
+
+    @property
+    def _params(self) -> dict[str, str]:
+        return {"owner": self.owner}
 
     def _for_each(
         self, info: UpdateInfo | None, per_server: Sequence[UpdateInfo] | None

@@ -156,6 +156,26 @@ async def test_a_trainer_that_was_killed_in_an_update_is_followed_by_another() -
         assert (await on.generate()).status == 200
 
 
+async def test_an_owner_whose_pause_is_gone_does_not_touch_engines_that_generate() -> None:
+    async with stage() as on:
+        before = await on.text()
+        await on.done(INIT, {"init_info": {}})
+        await on.done("/pause", mode="keep", owner="first")
+        await on.done("/resume", owner="first")
+        error = error_of(await on.post(START, owner="first"), 409)
+        assert error["state"] == "running"
+        assert "no pause by first in force" in error["message"]
+        await on.done("/pause", mode="keep", owner="second")
+        assert error_of(await on.post(START, owner="first"), 409)["holder"] == "second"
+
+        await on.done(START, owner="second")
+        assert error_of(await on.post(UPDATE, CHUNK, owner="first"), 409)["holder"] == "second"
+        assert error_of(await on.post(FINISH, owner="first"), 409)["holder"] == "second"
+        await on.done(SHUTDOWN)
+        await on.done("/resume", owner="second")
+        assert await on.text() == before
+
+
 async def test_an_update_while_the_weights_sleep_is_refused() -> None:
     async with stage() as on:
         await on.done(INIT, {"init_info": {}})

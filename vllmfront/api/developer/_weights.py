@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from vllmfront.api.developer._pauses import owner_of
 from vllmfront.api.developer._question import Query, body_of, member, optional
 from vllmfront.api.developer._route import Answer
 from vllmfront.api.http import HttpRequest
@@ -40,23 +41,25 @@ class WeightRoutes:
         await self._weights.shutdown()
         return {"message": "Weight transfer shut down"}
 
-    async def start(self, _request: HttpRequest) -> Any:
-        await self._weights.start()
+    async def start(self, request: HttpRequest) -> Any:
+        await self._weights.start(owner=owner_of(request, Query(request)))
         return {"message": "Weight update started"}
 
-    async def start_draft(self, _request: HttpRequest) -> Any:
-        await self._weights.start(draft=True)
+    async def start_draft(self, request: HttpRequest) -> Any:
+        await self._weights.start(draft=True, owner=owner_of(request, Query(request)))
         return {"message": "Draft weight update started"}
 
     async def update(self, request: HttpRequest) -> Any:
         body = await body_of(request)
         info = member(body, "update_info", (dict, list), what="an object, or a list of objects")
-        await self._weights.update(checked_update(info))
+        owner = owner_of(request, Query(request))
+        await self._weights.update(checked_update(info), owner=owner)
         return {"message": "Weights updated"}
 
     async def finish(self, request: HttpRequest) -> Any:
         body = await body_of(request, required=False)
-        await self._weights.finish(optional(body, "weight_version", str, what="a string"))
+        version = optional(body, "weight_version", str, what="a string")
+        await self._weights.finish(version, owner=owner_of(request, Query(request)))
         return {"message": "Weight update finished"}
 
     async def name(self, request: HttpRequest) -> Any:

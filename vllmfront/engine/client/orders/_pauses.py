@@ -187,6 +187,23 @@ class Pauses:
         if window is not None and window.owner != owner and not window.lapsed:
             raise window.conflict(trio.current_time())
 
+    def require(self, owner: str) -> None:
+        """Do nothing while *owner* has a window in which everything stands still.
+
+        Raises:
+            StateConflict: They have none any more, or not yet.
+        """
+        window = self.window
+        if window is not None and window.owner != owner:
+            raise window.conflict(trio.current_time())
+        if window is None or window.phase is not PausePhase.PAUSED:
+            state = "running" if window is None else window.phase.value
+            raise StateConflict(
+                f"There is no pause by {owner} in force: it was not taken, has ended, or its lease "
+                "has run out; pause again first",
+                state=state,
+            )
+
     def snapshots(self) -> tuple[HoldSnapshot, ...]:
         """Return what holds generation back, of any kind."""
         now, window = trio.current_time(), self.window
