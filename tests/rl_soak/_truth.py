@@ -66,7 +66,7 @@ def plausible_complaints(
     history: History, tokens: Sequence[int], versions: Sequence[str]
 ) -> list[str]:
     """Say which *tokens*, of which nobody said what made them, none of *versions* would make."""
-    found = []
+    found: list[str] = []
     for place, token in enumerate(tokens):
         if not found and token not in {history.next_token(version) for version in versions}:
             found.append(f"token {place} is {token}, which none of {list(versions)} says")
