@@ -5,15 +5,10 @@ from vllmfront.api.http._asgi_bridge import AsgiBridge, open_asgi_bridge
 from vllmfront.api.http._config import HttpConfig, TlsConfig
 from vllmfront.api.http._exchange import ANSWERED, Exchange
 from vllmfront.api.http._handed import HandedListener
+from vllmfront.api.http._inherited import adopt_listener, take_systemd_descriptors
 from vllmfront.api.http._limits import raise_descriptor_limit
-from vllmfront.api.http._listeners import (
-    ListenConfig,
-    Listener,
-    adopt_listener,
-    duplicate_listeners,
-    open_listeners,
-    take_systemd_descriptors,
-)
+from vllmfront.api.http._listener import Listener, duplicate_listeners
+from vllmfront.api.http._listeners import ListenConfig, open_listeners
 from vllmfront.api.http._message import (
     CLIENT_GONE,
     CLIENT_STALLED,

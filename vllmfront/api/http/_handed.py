@@ -7,7 +7,7 @@ from collections.abc import Callable
 import attrs
 import trio
 
-from vllmfront.api.http._listeners import Listener
+from vllmfront.api.http._listener import Listener
 from vllmfront.interprocess import take
 
 

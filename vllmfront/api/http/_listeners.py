@@ -1,29 +1,19 @@
 """Sockets that clients connect to: TCP, Unix, inherited, or handed over by systemd."""
 
-import contextlib
 import errno
 import os
 import socket as stdlib_socket
 import stat
-from collections.abc import AsyncGenerator, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
+from collections.abc import AsyncGenerator, MutableMapping, Sequence
+from contextlib import asynccontextmanager
 
 import attrs
 import trio
 from attrs import validators
 
+from vllmfront.api.http._inherited import adopt_all, adopt_from_systemd
+from vllmfront.api.http._listener import Listener, unlink_own
 from vllmfront.errors import ConfigurationError
-
-_FIRST_SYSTEMD_DESCRIPTOR = 3
-
-_KEEP_ALIVE_PROBES = (
-    (stdlib_socket.SOL_SOCKET, stdlib_socket.SO_KEEPALIVE, 1),
-    (stdlib_socket.IPPROTO_TCP, stdlib_socket.TCP_KEEPIDLE, 60),
-    (stdlib_socket.IPPROTO_TCP, stdlib_socket.TCP_KEEPINTVL, 15),
-    (stdlib_socket.IPPROTO_TCP, stdlib_socket.TCP_KEEPCNT, 4),
-)
-"""Makes a client's vanishing without a word known after two minutes, also while we compute."""
 
 
 @attrs.frozen(kw_only=True)
@@ -51,48 +41,6 @@ class ListenConfig:
     backlog: int = attrs.field(default=4096, validator=validators.gt(0))
 
 
-@attrs.define(eq=False)
-class Listener:
-    """A listening socket and what must be cleaned up after it."""
-
-    socket: stdlib_socket.socket
-    name: str
-    unlink: tuple[str, int, int] | None = None
-    """A Unix socket's path, and the device and inode that make it ours."""
-
-    def duplicate(self) -> "Listener":
-        """Return the same socket for a child: one that closes it leaves ours, and any file, alone.
-
-        Connections that arrive while no child accepts wait for the next one.
-        """
-        return Listener(self.socket.dup(), self.name)
-
-    def probe_clients(self) -> None:
-        """Let the kernel find out about clients that have vanished; connections inherit it."""
-        if self.socket.family != stdlib_socket.AF_UNIX:
-            for option in _KEEP_ALIVE_PROBES:
-                self.socket.setsockopt(*option)
-
-    def accept(self) -> tuple[stdlib_socket.socket, object]:
-        """Return the next connection and its client's address.
-
-        Raises:
-            BlockingIOError: None waits.
-            OSError: It cannot be had.
-        """
-        return self.socket.accept()
-
-    def close(self) -> None:
-        """Stop listening, waking whoever waits; may be called again."""
-        if self.socket.fileno() < 0:
-            return
-        with contextlib.suppress(RuntimeError):  # outside of Trio nobody waits
-            trio.lowlevel.notify_closing(self.socket)
-        self.socket.close()
-        if self.unlink is not None:
-            _unlink_own(*self.unlink)
-
-
 @asynccontextmanager
 async def open_listeners(
     config: ListenConfig, environ: MutableMapping[str, str] | None = None
@@ -110,17 +58,6 @@ async def open_listeners(
             listener.close()
 
 
-@contextmanager
-def duplicate_listeners(listeners: Sequence[Listener]) -> Iterator[list[Listener]]:
-    """Lend the sockets to a child for as long as the block runs; it may close them earlier."""
-    with contextlib.ExitStack() as stack:
-        copies = []
-        for listener in listeners:
-            copies.append(listener.duplicate())
-            stack.callback(copies[-1].close)
-        yield copies
-
-
 async def _open(config: ListenConfig, environ: MutableMapping[str, str]) -> list[Listener]:
     chosen = (config.uds is not None) + bool(config.fds) + config.systemd
     if chosen > 1:
@@ -128,9 +65,9 @@ async def _open(config: ListenConfig, environ: MutableMapping[str, str]) -> list
     if config.uds is not None:
         return [_listen_unix(config.uds, config.backlog)]
     if config.fds:
-        return _adopt_all({fd: f"fd {fd}" for fd in config.fds})
+        return adopt_all({fd: f"fd {fd}" for fd in config.fds})
     if config.systemd:
-        return _adopt_from_systemd(config.systemd_name, environ)
+        return adopt_from_systemd(config.systemd_name, environ)
     return await _listen_tcp(config.host, config.port, config.backlog)
 
 
@@ -219,84 +156,8 @@ def _remove_stale(path: str) -> None:
         try:
             probe.connect(path)
         except ConnectionRefusedError:
-            _unlink_own(path, status.st_dev, status.st_ino)
+            unlink_own(path, status.st_dev, status.st_ino)
             return
         except BlockingIOError:
             pass  # its backlog is full: somebody is there, if busy
     raise ConfigurationError(f"cannot listen on {path}: another server answers there")
-
-
-def _unlink_own(path: str, device: int, inode: int) -> None:
-    with contextlib.suppress(OSError):
-        status = os.lstat(path)
-        if (status.st_dev, status.st_ino) == (device, inode):
-            Path(path).unlink()
-
-
-def _adopt_all(names: Mapping[int, str]) -> list[Listener]:
-    """Adopt all of these descriptors, or none."""
-    with contextlib.ExitStack() as stack:
-        listeners = []
-        for fd, name in names.items():
-            listeners.append(adopt_listener(fd, name))
-            stack.callback(listeners[-1].close)
-        stack.pop_all()
-        return listeners
-
-
-def adopt_listener(fd: int, name: str) -> Listener:
-    """Take over an inherited listening socket; it is closed with the listener.
-
-    Raises:
-        ConfigurationError: The descriptor is not a listening stream socket.
-    """
-    try:
-        sock = stdlib_socket.socket(fileno=fd)
-    except OSError as error:
-        message = f"cannot listen on descriptor {fd}: {error.strerror}"
-        raise ConfigurationError(message) from error
-    listening = sock.type == stdlib_socket.SOCK_STREAM and sock.getsockopt(
-        stdlib_socket.SOL_SOCKET, stdlib_socket.SO_ACCEPTCONN
-    )
-    if not listening:
-        sock.detach()
-        raise ConfigurationError(f"descriptor {fd} is not a listening stream socket")
-    sock.set_inheritable(False)
-    sock.settimeout(0)
-    return Listener(sock, name)
-
-
-def _adopt_from_systemd(name: str | None, environ: MutableMapping[str, str]) -> list[Listener]:
-    descriptors = take_systemd_descriptors(environ)
-    chosen = {fd: f"systemd fd {fd}" for fd, label in descriptors if name in {None, label}}
-    if not chosen:
-        wanted = "sockets" if name is None else f"a socket named {name!r}"
-        raise ConfigurationError(f"the service manager has not passed {wanted} (LISTEN_FDS)")
-    return _adopt_all(chosen)
-
-
-def take_systemd_descriptors(environ: MutableMapping[str, str]) -> list[tuple[int, str]]:
-    """Return the descriptors and names that systemd passed to this very process.
-
-    They are made close-on-exec and the variables are removed, so that no child takes them for
-    its own.
-
-    Raises:
-        ConfigurationError: One of them is not open.
-    """
-    pid = environ.pop("LISTEN_PID", "")
-    count = environ.pop("LISTEN_FDS", "")
-    names = environ.pop("LISTEN_FDNAMES", "")
-    if pid != str(os.getpid()) or not count.isdecimal():
-        return []
-    labels = names.split(":") if names else []
-    found = []
-    for index in range(int(count)):
-        fd = _FIRST_SYSTEMD_DESCRIPTOR + index
-        try:
-            os.set_inheritable(fd, False)  # noqa: FBT003  # takes no keywords
-        except OSError as error:
-            message = f"LISTEN_FDS counts descriptor {fd}, which is not open"
-            raise ConfigurationError(message) from error
-        found.append((fd, labels[index] if index < len(labels) else "unknown"))
-    return found

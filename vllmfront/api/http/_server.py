@@ -11,7 +11,7 @@ import trio
 
 from vllmfront.api.http._config import HttpConfig
 from vllmfront.api.http._connection import Connection
-from vllmfront.api.http._listeners import Listener
+from vllmfront.api.http._listener import Listener
 from vllmfront.api.http._message import SHUTDOWN, Handler
 from vllmfront.api.http._readiness import Readiness
 from vllmfront.api.http._reserve import DescriptorReserve
