@@ -6,8 +6,10 @@ and calls that are answered. ``hand`` and ``take`` pass on connections that some
 """
 
 from vllmfront.interprocess._board import Board, Cell, Page, RankCell
+from vllmfront.interprocess._frames import CallFailed, LineBroken
 from vllmfront.interprocess._handing import hand, handing_pair, take
-from vllmfront.interprocess._line import CallFailed, Handlers, Line, LineBroken, line_pair
+from vllmfront.interprocess._handlers import Handlers
+from vllmfront.interprocess._line import Line, line_pair
 from vllmfront.interprocess._lines import Lines
 
 __all__ = [

@@ -7,7 +7,8 @@ from typing import TypeVar
 import msgspec
 import trio
 
-from vllmfront.interprocess._line import DEFAULT_SECONDS, CallFailed, Line, LineBroken
+from vllmfront.interprocess._frames import CallFailed, LineBroken
+from vllmfront.interprocess._line import DEFAULT_SECONDS, Line
 
 R = TypeVar("R")
 
