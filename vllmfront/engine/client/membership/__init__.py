@@ -1,7 +1,7 @@
 """Which engines there are: how each stands, and what is told of them."""
 
 from vllmfront.engine.client.membership._info import ClientSnapshot, EngineInfo, RankSnapshot
-from vllmfront.engine.client.membership._membership import Membership, RankSetup
+from vllmfront.engine.client.membership._membership import Membership
 from vllmfront.engine.client.membership._rank import EngineRank
 from vllmfront.engine.client.membership._setup import Setups
 from vllmfront.engine.client.membership._state import EngineState, RankState
@@ -15,7 +15,6 @@ __all__ = [
     "EngineView",
     "GivenUp",
     "Membership",
-    "RankSetup",
     "RankSnapshot",
     "RankState",
     "RankView",

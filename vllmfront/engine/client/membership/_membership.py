@@ -2,14 +2,15 @@
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 import trio
 
-from vllmfront.engine.client.membership._absence import Loading, seconds_until_ready, unavailable
+from vllmfront.engine.client.membership._absence import seconds_until_ready, unavailable
 from vllmfront.engine.client.membership._adapter_table import AdapterTable
 from vllmfront.engine.client.membership._info import EngineInfo
+from vllmfront.engine.client.membership._observers import Observed
 from vllmfront.engine.client.membership._rank import FIRST_WEIGHTS, EngineRank
+from vllmfront.engine.client.membership._rank_setup import RankSetup
 from vllmfront.engine.client.membership._state import (
     EngineState,
     RankEvent,
@@ -17,6 +18,7 @@ from vllmfront.engine.client.membership._state import (
     StateLevel,
     client_state,
 )
+from vllmfront.engine.client.membership._version import VersionWarning
 from vllmfront.engine.metrics import EngineMetrics
 from vllmfront.engine.routing import RankLoad
 from vllmfront.engine.transport import MessageRouter, PeerGone
@@ -25,28 +27,8 @@ from vllmfront.errors import EngineDied, EngineUnavailable, StartupFailed, VllmF
 
 _LOGGER = logging.getLogger(__name__)
 
-SERVED_VERSIONS = ("0.32.", "0.33.")
-"""Versions that this frontend was tried with."""
 
-
-class RankSetup(Protocol):
-    """Something that engines have to be told, each process of them anew, before they get requests.
-
-    Asked whenever one joins or is connected again.
-    """
-
-    def due(self, rank: int) -> bool:
-        """Whether engine *rank* lacks something now; asked again after ``apply``."""
-
-    async def apply(self, rank: int) -> None:
-        """Tell engine *rank* what it lacks; may call its utilities, naming the rank.
-
-        Raises:
-            VllmFrontError: It cannot be told, and must not serve; it counts as lost.
-        """
-
-
-class Membership:
+class Membership(Observed):
     """The engines of one client and the state that they have together."""
 
     def __init__(
@@ -58,6 +40,7 @@ class Membership:
         watches_loading: bool,
         loads: Callable[[int], RankLoad] = lambda _: RankLoad(),
     ) -> None:
+        super().__init__()
         self.ranks = {rank: EngineRank(rank, loads(rank)) for rank in ranks}
         self.state = StateLevel()
         self.info = EngineInfo.of({})
@@ -73,14 +56,9 @@ class Membership:
         self._metrics = metrics
         self._inputs = inputs
         self._watches_loading = watches_loading
-        self._loss_observers: list[Callable[[EngineRank], None]] = []
-        self._hole_observers: list[Callable[[EngineRank], None]] = []
-        self._greeting_observers: list[Callable[[EngineRank], None]] = []
-        self._arrival_observers: list[Callable[[EngineRank], None]] = []
-        self._change_observers: list[Callable[[], None]] = []
         self._has_served = False
         self._given_up: VllmFrontError | None = None
-        self._warned_versions = set[str]()
+        self._warn_of_version = VersionWarning()
         self.ending = False
         """Whether somebody has asked the engines to end: their loss is no news then."""
 
@@ -98,26 +76,6 @@ class Membership:
         """Take note that somebody has asked the engines to end."""
         self.ending = True
         self._update()
-
-    def on_loss(self, observer: Callable[[EngineRank], None]) -> None:
-        """Call *observer* with each engine that is lost, when all states say so already."""
-        self._loss_observers.append(observer)
-
-    def on_hole(self, observer: Callable[[EngineRank], None]) -> None:
-        """Call *observer* with each engine of which an output was lost; it serves on."""
-        self._hole_observers.append(observer)
-
-    def on_arrival(self, observer: Callable[[EngineRank], None]) -> None:
-        """Call *observer* with each engine of which there is a new process."""
-        self._arrival_observers.append(observer)
-
-    def on_greeting(self, observer: Callable[[EngineRank], None]) -> None:
-        """Call *observer* with each engine whose new process says HELLO here."""
-        self._greeting_observers.append(observer)
-
-    def on_change(self, observer: Callable[[], None]) -> None:
-        """Call *observer* after each change of any engine's state."""
-        self._change_observers.append(observer)
 
     def send(self, engine: EngineRank, frames: list[bytes]) -> None:
         """Send *frames* to *engine*.
@@ -343,16 +301,7 @@ class Membership:
         """Return how long it takes until some engine, or *rank*, serves; None if nobody knows."""
         now = trio.current_time()
         ranks = self.ranks.values() if rank is None else [self.ranks[rank]]
-        return seconds_until_ready(
-            Loading(
-                one.state,
-                now - one.loading_since,
-                one.load_seconds,
-                max(0.0, (one.start_at or now) - now),
-            )
-            for one in ranks
-            if not one.state.connected
-        )
+        return seconds_until_ready(one.loading(now) for one in ranks if not one.state.connected)
 
     def _update(self) -> None:
         engines = self.ranks.values()
@@ -368,14 +317,3 @@ class Membership:
         self.state.set(value, self._given_up or first, first if dead else None)
         for observer in self._change_observers:
             observer()
-
-    def _warn_of_version(self, rank: int, version: str | None) -> None:
-        if version is None or version.startswith(SERVED_VERSIONS):
-            return
-        if version not in self._warned_versions:
-            self._warned_versions.add(version)
-            _LOGGER.warning(
-                "Engine %d runs vLLM %s, which this frontend was never tried with; serving it",
-                rank,
-                version,
-            )

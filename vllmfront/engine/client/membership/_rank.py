@@ -4,6 +4,7 @@ import time
 
 import trio
 
+from vllmfront.engine.client.membership._absence import Loading
 from vllmfront.engine.client.membership._info import RankSnapshot
 from vllmfront.engine.client.membership._state import RankEvent, RankState, next_rank_state
 from vllmfront.engine.handshake import identity_of
@@ -101,6 +102,11 @@ class EngineRank:
         if self.error is None:
             return EngineDied(f"engine {self.rank} is not connected")
         return self.error.twin()
+
+    def loading(self, now: float) -> Loading:
+        """Return what is known of when it will serve, by Trio's clock."""
+        wait = max(0.0, (self.start_at or now) - now)
+        return Loading(self.state, now - self.loading_since, self.load_seconds, wait)
 
     def snapshot(self) -> RankSnapshot:
         """Return how it stands now."""

@@ -8,8 +8,9 @@ import logging
 
 import trio
 
-from vllmfront.engine.client.membership._membership import Membership, RankSetup
+from vllmfront.engine.client.membership._membership import Membership
 from vllmfront.engine.client.membership._rank import EngineRank
+from vllmfront.engine.client.membership._rank_setup import RankSetup
 from vllmfront.engine.client.membership._state import RankState
 from vllmfront.errors import EngineDied, VllmFrontError
 
