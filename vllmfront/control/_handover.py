@@ -53,6 +53,7 @@ def encode_control(legacy: ControlLegacy) -> dict[str, Any]:
     ]
     return {
         **attrs.asdict(legacy, recurse=False),
+        "at": None if legacy.lease_left is None else time.time(),
         "holds": holds,
         "weights": None if legacy.weights is None else _encode_weights(legacy.weights),
     }
@@ -83,10 +84,16 @@ def decode_control(fields: Mapping[str, Any]) -> ControlLegacy:
         )
         for each in fields["holds"]
     )
-    weights = fields["weights"]
-    if weights is not None:
-        weights = _decode_weights(weights)
-    return ControlLegacy(**{**fields, "holds": holds, "weights": weights})
+    weights, left = fields["weights"], fields["lease_left"]
+    if left is not None:
+        left = max(0.0, left - max(0.0, time.time() - fields["at"]))
+    return ControlLegacy(
+        holds=holds,
+        lease_seconds=fields["lease_seconds"],
+        lease_left=left,
+        lapsed=fields["lapsed"],
+        weights=None if weights is None else _decode_weights(weights),
+    )
 
 
 def _decode_weights(fields: Mapping[str, Any]) -> WeightLegacy:

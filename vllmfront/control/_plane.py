@@ -1,5 +1,6 @@
 """All that changes the engines' state, behind one object."""
 
+import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -9,13 +10,20 @@ import trio
 
 from vllmfront.control._background import Background
 from vllmfront.control._calls import ControlCalls
-from vllmfront.control._handover import ControlLegacy, pause_obstacle
+from vllmfront.control._handover import (
+    ControlLegacy,
+    decode_control,
+    encode_control,
+    pause_obstacle,
+)
 from vllmfront.control._operations import SLEEP_OPERATIONS, OperationTimes
 from vllmfront.control._profiling import Profiling
 from vllmfront.control._weights import WeightSync
 from vllmfront.engine import EngineClient
 from vllmfront.engine.pause import HoldKind, Lease, PauseMode, PausePhase, PauseWindow
 from vllmfront.errors import ControlCallTimeout, StateConflict
+
+_LOGGER = logging.getLogger(__name__)
 
 
 @attrs.frozen(kw_only=True)
@@ -94,15 +102,48 @@ class ControlPlane:
             self.background.closed = None
             self.client.pauses.take_back()
 
-    def adopt(self, legacy: ControlLegacy) -> None:
-        """Go on where the process before has left off."""
+    def adopt(self, legacy: ControlLegacy, *, certain: bool = True) -> None:
+        """Go on where the process before has left off.
+
+        Args:
+            legacy: What it knew.
+            certain: Whether its engines are still there, and as it knew them.
+        """
         now = trio.current_time()
         lease = Lease(legacy.lease_seconds)
         if legacy.lease_left is not None:
             lease.due = now + legacy.lease_left
-        self.client.pauses.adopt(legacy.holds, lease, lapsed=legacy.lapsed)
+        self.client.pauses.adopt(legacy.holds, lease, lapsed=legacy.lapsed, certain=certain)
         if legacy.weights is not None:
-            self.weights.adopt(legacy.weights)
+            self.weights.adopt(legacy.weights, certain=certain)
+
+    def adopt_saved(self) -> None:
+        """Go on where a process has left off that has ended, if it has left anything in a file."""
+        recorder = self.client.recorder
+        if recorder is None or recorder.kept is None:
+            return
+        try:
+            legacy = decode_control(recorder.kept)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            _LOGGER.warning("What an earlier frontend knew of pauses makes no sense: %s", error)
+            return
+        for hold in legacy.holds:
+            _LOGGER.warning(
+                "An earlier frontend has left generation %s, mode %s%s: it stays so",
+                hold.kind.value,
+                hold.mode.value,
+                "" if hold.owner is None else f", by {hold.owner}",
+            )
+        self.adopt(legacy, certain=False)
+
+    def record(self) -> None:
+        """Keep what the next process has to know in the file where engines are, if there is one."""
+        recorder = self.client.recorder
+        if recorder is None:
+            return
+        self.client.gate.on_change(recorder.note)
+        self.weights.on_change = recorder.note
+        recorder.keep(lambda: encode_control(self.legacy()))
 
     # Orders
 

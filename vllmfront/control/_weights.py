@@ -20,6 +20,7 @@ from vllmfront.engine.pause import HoldKind
 from vllmfront.errors import (
     ControlCallFailed,
     ControlCallTimeout,
+    EngineDied,
     EngineUnavailable,
     StateConflict,
     VllmFrontError,
@@ -50,6 +51,12 @@ class WeightSync:
         self._busy: SyncOrder | None = None
         self._broken: SyncFailure | None = None
         """An engine that was lost while the present order was done, maybe after it had answered."""
+
+        self._unseen = set[int]()
+        """Ranks of which another process told us, and that have not joined since."""
+
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when what the next process has to know has changed."""
 
         client.on_loss(self._note_loss)
 
@@ -82,12 +89,17 @@ class WeightSync:
 
     def legacy(self) -> WeightLegacy:
         """Return what the next process has to know."""
-        return WeightLegacy(state=self._state, ledger=copy.deepcopy(self._ledger))
+        # Whoever takes over in the middle of an order will not learn what came of it.
+        state = self._state if self._busy is None else SyncState.FAILED
+        return WeightLegacy(state=state, ledger=copy.deepcopy(self._ledger))
 
-    def adopt(self, legacy: WeightLegacy) -> None:
-        """Go on where another process has left off."""
+    def adopt(self, legacy: WeightLegacy, *, certain: bool = True) -> None:
+        """Go on where another process has left off, with the same engines if that is *certain*."""
         self._enter(legacy.state)
         self._ledger = legacy.ledger
+        if not certain:
+            self._unseen = set(self._client.ranks)
+            self._client.on_change(self._look_for_unseen)
 
     # Orders. Each raises StateConflict where it is not its time, ControlCallFailed naming ranks,
     # ControlCallTimeout, or EngineUnavailable. Cancelled, it is done all the same.
@@ -183,6 +195,7 @@ class WeightSync:
             "update_weight_version", "set_weight_version", label, seconds=seconds
         )
         self._ledger.name(label)
+        self.on_change()
 
     async def _order(
         self,
@@ -206,9 +219,13 @@ class WeightSync:
         except (ControlCallFailed, EngineUnavailable) as error:
             self._note_failure(order, error)
             raise
+        except trio.Cancelled:
+            self._enter(SyncState.FAILED)  # the program ends, and does not learn what comes of it
+            raise
         finally:
             self._busy = None
             self._turn.release()
+            self.on_change()
 
     async def _wait_turn(self, order: SyncOrder, deadline: float) -> None:
         with trio.move_on_at(deadline):
@@ -270,6 +287,7 @@ class WeightSync:
             self._ledger.begin(self._client.serving_ranks, draft=draft)
         elif order is SyncOrder.UPDATE:
             self._ledger.began_chunks = True
+        self.on_change()
 
     def _note_done(self, order: SyncOrder, state: SyncState) -> None:
         self._failure = self._broken if state is not SyncState.UNINITIALIZED else None
@@ -306,6 +324,21 @@ class WeightSync:
         elif self._state is not SyncState.UNINITIALIZED:
             self._failure = lost
             self._enter(SyncState.FAILED)
+        self._unseen.discard(rank)
+        self.on_change()
+
+    def _look_for_unseen(self) -> None:
+        """Find out which engines are not those that another process told us of."""
+        if not self._unseen:
+            return
+        for rank in self._client.snapshot().ranks:
+            if rank.rank not in self._unseen:
+                continue
+            if rank.incarnation > 1:
+                error = EngineDied(f"engine {rank.rank} was replaced while no frontend was there")
+                self._note_loss(rank.rank, error)
+            elif rank.state.connected:
+                self._unseen.discard(rank.rank)
 
     def _enter(self, state: SyncState) -> None:
         if state is not self._state:

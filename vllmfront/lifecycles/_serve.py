@@ -107,6 +107,9 @@ async def serve(  # noqa: ASYNC128 (the child that listens calls it)
         client.pauses.on_shutdown = shutdown.request
         if heritage.estate is not None:
             control.adopt(heritage.estate.control)
+        else:
+            control.adopt_saved()
+        control.record()
         generation = Generation(
             client=client,
             control=control,

@@ -40,7 +40,7 @@ def test_a_state_survives_the_way_through_a_file() -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"version": 2}, "of version 2, not 1"),
+        ({"version": 1}, "of version 1, not 2"),
         ({"handshake_address": "tcp://10.0.0.2:29550"}, "about engines at tcp://10.0.0.2:29550"),
         ({"ports": [[20001, 20002]]}, "damaged"),
         ({"ports": [[20001, 20002], [20001, 20003]]}, "one port for two purposes"),

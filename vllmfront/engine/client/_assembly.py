@@ -203,6 +203,7 @@ def assemble(
             checks, dispatch, membership, metrics, continuation=config.continuation
         ),
         reader=reader,
+        recorder=recorder,
         roster=roster,
         sleeping=Sleeping(gate, calls, membership, pauses, adapters),
         succession=succession,
@@ -278,6 +279,7 @@ def _recorder(
         first_id=ids.first,
         membership=membership,
         awaited=dict if attachment is None else lambda: attachment.awaited,
+        kept=None if sockets.saved is None else sockets.saved.control,
     )
 
 

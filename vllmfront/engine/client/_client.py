@@ -12,7 +12,7 @@ from vllmfront.engine._request import EngineRequest
 from vllmfront.engine.client._following import Following
 from vllmfront.engine.client._overview import take_levels, take_snapshot
 from vllmfront.engine.client._pulse import Pulse
-from vllmfront.engine.client.entrance import Introduction, Succession, WorkerSlots
+from vllmfront.engine.client.entrance import Introduction, Recorder, Succession, WorkerSlots
 from vllmfront.engine.client.membership import (
     ClientSnapshot,
     EngineInfo,
@@ -69,6 +69,7 @@ class EngineClient:
         pauses: Pauses,
         preparation: Preparation,
         reader: OutputReader,
+        recorder: Recorder | None = None,
         roster: Roster,
         sleeping: Sleeping,
         succession: Succession | None,
@@ -88,6 +89,9 @@ class EngineClient:
         self.succession = succession
         """How the client of another process takes over; None where somebody else does the
         handshake."""
+
+        self.recorder = recorder
+        """Keeps engines for a process that is started after this one; None where none are kept."""
 
         self.gate = gate
         """What every request passes; closed while generation is held back."""

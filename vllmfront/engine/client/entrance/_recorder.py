@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from vllmfront.engine.client.entrance._entrance import Entrance
 from vllmfront.engine.client.entrance._saved import SavedEngine, SavedState
@@ -24,6 +25,7 @@ class Recorder:
         first_id: int,
         membership: Membership,
         awaited: Callable[[], Mapping[int, SavedEngine]],
+        kept: Mapping[str, Any] | None = None,
     ) -> None:
         """Stand by.
 
@@ -33,7 +35,10 @@ class Recorder:
             first_id: Where its count of request ids began.
             membership: The engines.
             awaited: Tells of engines from an earlier file that have not been taken up yet.
+            kept: What whoever gave orders has left in an earlier file.
         """
+        self.kept = kept
+        self._control: Callable[[], Mapping[str, Any] | None] = lambda: kept
         self._file = file
         self._entrance = entrance
         self._first_id = first_id
@@ -61,6 +66,14 @@ class Recorder:
         self._on = False
         self._file.release()
 
+    def keep(self, control: Callable[[], Mapping[str, Any]]) -> None:
+        """Write what *control* returns as well, from now on, in place of ``kept``.
+
+        It is plain data; ``note`` is to be called when it has changed.
+        """
+        self._control = control
+        self.note()
+
     def note(self) -> None:
         """Write if anything has changed."""
         if not self._on:
@@ -85,6 +98,7 @@ class Recorder:
             coordinator_ports=self._coordinator_ports(),
             first_id=self._first_id,
             engines=engines,
+            control=self._control(),
         )
 
     def _coordinator_ports(self) -> Sequence[int]:

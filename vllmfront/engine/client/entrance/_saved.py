@@ -5,7 +5,7 @@ stopped, or was killed, needs both from it.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import attrs
 import msgspec
@@ -15,7 +15,7 @@ from vllmfront.engine.coordinator import COORDINATOR_LISTENERS
 from vllmfront.engine.wire import Registration, decode_registration, encode_registration
 from vllmfront.errors import ProtocolError, VllmFrontError
 
-VERSION = 1
+VERSION = 2
 """Of the form; a file of another one is of no use."""
 
 
@@ -51,6 +51,8 @@ class SavedState:
     """Where the count of request ids began."""
 
     engines: Mapping[int, SavedEngine] = attrs.field(factory=dict)
+    control: Mapping[str, Any] | None = None
+    """What whoever gives orders to the engines wants the next process to know: plain data."""
 
 
 _Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
@@ -70,6 +72,7 @@ class _Form(msgspec.Struct, forbid_unknown_fields=True):
     coordinator_ports: Annotated[list[_Port], msgspec.Meta(max_length=COORDINATOR_LISTENERS)]
     first_id: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
     engines: dict[Annotated[int, msgspec.Meta(ge=0, lt=2**16)], _EngineForm]
+    control: dict[str, Any] | None
 
 
 class _Version(msgspec.Struct):
@@ -90,6 +93,7 @@ def encode_state(state: SavedState) -> bytes:
             )
             for rank, one in state.engines.items()
         },
+        control=None if state.control is None else dict(state.control),
     )
     return msgspec.json.format(msgspec.json.encode(form)) + b"\n"
 
@@ -129,6 +133,7 @@ def decode_state(data: bytes, handshake_address: str) -> SavedState:
                 )
                 for rank, one in form.engines.items()
             },
+            control=form.control,
         )
     except (msgspec.DecodeError, ProtocolError, RecursionError) as error:
         raise UnusableState(f"it is damaged: {error}") from error

@@ -77,6 +77,16 @@ class HoldSetup:
         for engine in ranks:
             self._told[engine.rank] = (engine.incarnation, self._wanted(engine))
 
+    def note_unsure(self, ranks: Collection[EngineRank]) -> None:
+        """Take note that *ranks* may be where the holds want them: another process has told them.
+
+        They are told again as they join, or to go on if there is no hold any more by then.
+        """
+        kinds: tuple[tuple[HoldKind, tuple[EngineOrder, ...]], ...]
+        kinds = tuple((hold.kind, ()) for hold in self._gate.holds)
+        for engine in ranks:
+            self._told[engine.rank] = (engine.incarnation, kinds)
+
     def _wanted(self, engine: EngineRank) -> tuple[tuple[HoldKind, tuple[EngineOrder, ...]], ...]:
         version = _version(engine)
         return tuple((hold.kind, hold.orders(version)) for hold in self._gate.holds)

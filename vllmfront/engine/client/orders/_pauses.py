@@ -158,6 +158,7 @@ class Pauses:
             raise window.conflict(trio.current_time())
         window.lapsed = False
         window.lease.renew(trio.current_time(), lease)
+        self._gate.close(window.hold)  # who keeps it for another process learns of the lease
         self._wake.set()
         return window
 
@@ -243,14 +244,23 @@ class Pauses:
         self.window = window
         self._wake.set()
 
-    def adopt(self, holds: Sequence[Hold], lease: Lease, *, lapsed: bool) -> None:
-        """Go on with the holds of another process; engines are held already."""
+    def adopt(
+        self, holds: Sequence[Hold], lease: Lease, *, lapsed: bool, certain: bool = True
+    ) -> None:
+        """Go on with the holds of another process; engines are held already, if that is *certain*.
+
+        Else they are told as they join.
+        """
         for hold in holds:
             if hold.kind is HoldKind.PAUSE:
                 self.window = PauseWindow(hold=hold, lease=lease, lapsed=lapsed)
                 self.window.enter(PauseEvent.STANDING)
             self._gate.close(hold)
-        self.setup.note(self._membership.ranks.values())
+        ranks = self._membership.ranks.values()
+        if certain:
+            self.setup.note(ranks)
+        else:
+            self.setup.note_unsure(ranks)
         self._wake.set()
 
     # Taking
