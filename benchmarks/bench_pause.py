@@ -33,9 +33,9 @@ MODEL = ROOT / "tests" / "data" / "tiny-chat"
 QUIET = 0.25
 """Seconds without any output after which there will be none."""
 
-BETWEEN = 0.002
-"""Seconds without output that show that a step has just begun: orders are given then, so that all
-find the engine at the same point."""
+BETWEEN = 0.005
+"""Seconds without output that show that all streams have got what came of one step. Orders are
+given when all have got what came of the next one, so that they find engines at the same point."""
 
 START_SECONDS = 60.0
 PATIENCE = 20.0
@@ -156,6 +156,7 @@ def measure(port: int, mode: str, count: int) -> tuple[float, ...]:
         streams.wait_going(count, time.perf_counter())
         while streams.read(BETWEEN):
             pass
+        streams.wait_going(count, time.perf_counter())
         began, answered = order.send(f"/pause?mode={mode}&clear_cache=false", streams)
         while streams.read(QUIET):
             pass
@@ -241,6 +242,7 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=256)
     parser.add_argument("--repeat", type=int, default=15)
     parser.add_argument("--step-ms", type=float, default=20.0)
+    parser.add_argument("--mode", action="append", choices=("keep", "abort"), help="default: both")
     parser.add_argument("--peer", type=pathlib.Path, default=os.environ.get("VLLMFRONT_PEER"))
     options = parser.parse_args()
     programs = {"vllmfront": [sys.executable, "-m", "vllmfront"]}
@@ -252,7 +254,7 @@ def main() -> None:
             folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
             ports[name] = stack.enter_context(served(program, folder, options.step_ms))
         print(f"{options.streams} streams, a step takes {options.step_ms:g} ms")
-        for mode in ("keep", "abort"):
+        for mode in options.mode or ("keep", "abort"):
             found: dict[str, list[tuple[float, ...]]] = {name: [] for name in ports}
             for number in range(options.repeat + 1):
                 for name, port in ports.items():
