@@ -33,6 +33,9 @@ from vllmfront.rl import (
 AGAIN_SECONDS = 0.15
 """Before the next attempt."""
 
+AWAY_SECONDS = 0.4
+"""The same where an engine is away, or has just come back: it will take some time."""
+
 Mode = Literal["keep", "wait", "abort"]
 
 IN_CALL_SECONDS = 0.002
@@ -129,6 +132,7 @@ class Attempts:
     async def _recover(self, error: Exception) -> None:
         """Do what docs/rl.md asks for after *error*."""
         if isinstance(error, NotThere):
+            await anyio.sleep(AWAY_SECONDS)
             return  # once more
         if isinstance(error, StateConflict) and error.holder not in {None, self.task.owner}:
             return  # wait for them
