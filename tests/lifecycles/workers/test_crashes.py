@@ -35,6 +35,7 @@ from tests.lifecycles.workers.rig import (
 )
 from vllmfront.errors import RestartLimitExceeded
 from vllmfront.lifecycles import EngineConfig, RestartConfig, ServerConfig
+from vllmfront.lifecycles.workers import _beat
 from vllmfront.testing import write_program, write_python
 
 pytestmark = pytest.mark.slow
@@ -61,6 +62,22 @@ async def wait_in_flight(frontend: Frontend, count: int) -> None:
     name = 'vllm:num_requests_running{engine="0",model_name="tiny"}'
     while (await metrics(frontend))[name] != count:  # noqa: ASYNC110 (other processes, no event)
         await trio.sleep(0.02)
+
+
+async def test_a_worker_that_stands_still_is_replaced_by_another(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(_beat, "STUCK_SECONDS", 2.0)
+    async with workers_serving() as frontend:
+        pids = await wait_workers(frontend)
+        os.kill(pids[1], signal.SIGSTOP)
+        again = await wait_workers(frontend, but={1: pids[1], 2: -1})
+        async with client_of(frontend) as client:
+            answer = await client.post("/v1/completions", json={"prompt": "hi", "max_tokens": 2})
+
+    assert again[2] == pids[2]
+    assert answer.status_code == 200
+    assert "its event loop had stood still" in caplog.text
 
 
 async def test_a_worker_that_is_killed_takes_its_own_streams_with_it_alone() -> None:

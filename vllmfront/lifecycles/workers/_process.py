@@ -14,6 +14,7 @@ import trio
 from vllmfront.errors import ConfigurationError, EngineStalled, VllmFrontError
 from vllmfront.interprocess import Handlers, Line, handing_pair, line_pair
 from vllmfront.lifecycles._api import FLUSH_BUDGET
+from vllmfront.lifecycles.workers._beat import STUCK_SECONDS, wait_stuck
 from vllmfront.lifecycles.workers._forwarding import Answering
 from vllmfront.lifecycles.workers._host import WorkerHost
 from vllmfront.lifecycles.workers._messages import (
@@ -173,6 +174,7 @@ class _Life:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(line.serve)
                 nursery.start_soon(self._pass_on_shutdown, line)
+                nursery.start_soon(self._kill_when_stuck, process)
                 with host.lines.including(self.number, line):
                     host.tell_state()
                     await wait_any(process.wait, self.stop.wait)
@@ -202,6 +204,16 @@ class _Life:
         line.tell(Stop(shutdown.reason or "told to stop", seconds))
         await shutdown.hurried.wait()
         line.tell(Hurry(shutdown.reason or "told to stop"))
+
+    async def _kill_when_stuck(self, process: trio.Process) -> None:
+        host = self.host
+        await wait_stuck(
+            host.board.pages[self.number],
+            lambda: self.number in host.takers and not host.shutdown.requested.is_set(),
+        )
+        silence = f"its event loop had stood still for {STUCK_SECONDS:g} seconds"
+        self.failure = Failed(silence, configuration=False)
+        process.kill()
 
     def _note_accepting(self, _: Accepting) -> None:
         self.stack.enter_context(self.host.taking(self.number, self.giving))
