@@ -107,7 +107,9 @@ async def test_engines_go_on_where_the_lease_ran_out_meanwhile(
         engine = await join(plane)
         await plane.client.wait_ready()
         await pause(plane, engine, lease=0.05)
-        plane.client.pauses.veto = lambda: "the process has ended"  # it does not come to resuming
+        plane.client.pauses.leases.veto = lambda: (
+            "the process has ended"
+        )  # it does not come to resuming
     await trio.sleep(0.06)
     engine.use_slot(0)
     async with frontend(config) as plane:

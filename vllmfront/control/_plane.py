@@ -60,7 +60,7 @@ class ControlPlane:
         self.weights = WeightSync(client, self.calls, self.background, guarded=config.guarded)
         self.sleep_times = OperationTimes(SLEEP_OPERATIONS)
         self.profiling = Profiling(client, self.calls, self.background)
-        client.pauses.veto = self._why_not_resume
+        client.pauses.leases.veto = self._why_not_resume
         client.pauses.resume_seconds = config.timeout
 
     async def serve(  # noqa: ASYNC128 (the background calls it)

@@ -104,7 +104,7 @@ async def serve(  # noqa: ASYNC128 (the child that listens calls it)
         open_worker_host(config, engines, client, shutdown, service.reloads) as host,
     ):
         listeners = [one for one in held if not is_for_operators(one)]
-        client.pauses.on_shutdown = shutdown.request
+        client.pauses.leases.on_shutdown = shutdown.request
         if heritage.estate is not None:
             control.adopt(heritage.estate.control)
         else:

@@ -162,7 +162,7 @@ async def test_a_lease_that_ran_out_in_an_update_says_what_ends_the_pause(
 ) -> None:
     mock_clock.autojump_threshold = 0
     async with opened(LeaseAction.RESUME) as (pauses, gate):
-        pauses.veto = lambda: "weights are incomplete"
+        pauses.leases.veto = lambda: "weights are incomplete"
         pauses.open(PauseMode.KEEP, owner="a", lease=1)
         await trio.sleep(2)
 
@@ -174,7 +174,7 @@ async def test_a_lease_that_ran_out_may_end_the_program(mock_clock: MockClock) -
     mock_clock.autojump_threshold = 0
     async with opened(LeaseAction.SHUTDOWN) as (pauses, gate):
         reasons: list[str] = []
-        pauses.on_shutdown = reasons.append
+        pauses.leases.on_shutdown = reasons.append
         pauses.open(PauseMode.KEEP, lease=1)
         await trio.sleep(2)
 
@@ -187,7 +187,7 @@ async def test_incomplete_weights_are_never_served_by_themselves(
 ) -> None:
     mock_clock.autojump_threshold = 0
     async with opened(LeaseAction.RESUME) as (pauses, gate):
-        pauses.veto = lambda: "half of the weights are missing"
+        pauses.leases.veto = lambda: "half of the weights are missing"
         pauses.open(PauseMode.KEEP, owner="a", lease=1)
         await trio.sleep(2)
 
@@ -204,7 +204,9 @@ async def test_a_resume_that_hangs_does_not_spin_when_the_lease_ends(
         await window.wait_paused()
         # An engine that never answers.
         monkeypatch.setattr(
-            pauses, "serving", lambda: [attrs.make_class("E", ["incarnation"], eq=False)(1)]
+            pauses.standstill,
+            "serving",
+            lambda: [attrs.make_class("E", ["incarnation"], eq=False)(1)],
         )
         cast("NoEngines", pauses._calls).hangs = True
         pauses.end("a")

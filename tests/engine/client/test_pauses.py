@@ -142,7 +142,7 @@ async def test_an_engine_that_refuses_undoes_the_pause_and_is_named() -> None:
         for engine in engines:
             engine.answer(await engine.receive_utility())
 
-        with pytest.raises(ControlCallFailed, match=r"pause was refused by engine 1: .* no") as got:
+        with pytest.raises(ControlCallFailed, match=r"pause failed on engine 1: .* no") as got:
             await window.wait_paused()
 
         assert list(got.value.failures) == [1]
@@ -171,7 +171,7 @@ async def test_a_resume_that_an_engine_does_not_answer_is_one_that_it_refused() 
         await window.wait(lambda phase: phase is not PausePhase.RESUMING)
 
         assert (window.phase, client.gate.closed) == (PausePhase.PAUSED, True)
-        assert "engine 0: it had not answered resume_scheduler" in str(window.error)
+        assert "resume timed out: engine 0 gave no answer" in str(window.error)
         await lift(client, engine)
         assert not client.gate.closed
 

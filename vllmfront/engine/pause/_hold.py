@@ -78,6 +78,16 @@ class Hold:
         """Whether new requests wait for its end; else they are refused."""
         return self.kind is HoldKind.PAUSE and self.mode is PauseMode.KEEP
 
+    def snapshot(self) -> "HoldSnapshot":
+        """Return how it stands, where nothing but itself knows."""
+        return HoldSnapshot(
+            kind=self.kind,
+            mode=self.mode,
+            phase=self.kind.value,
+            owner=self.owner,
+            since=self.since,
+        )
+
     def orders(self, vllm_version: str | None) -> tuple[EngineOrder, ...]:
         """Return what an engine of that version has to be told to get where the others are."""
         first = self.order(vllm_version)

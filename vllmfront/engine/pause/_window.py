@@ -61,6 +61,34 @@ class PauseWindow:
                 raise self.error.twin()
             raise StateConflict("The pause was ended before it was taken", state="running")
 
+    def take_over(self, hold: Hold, lease: float | None, now: float) -> bool:
+        """Give the window to who asks for it again with *hold*; return whether it is wider now.
+
+        Raises:
+            StateConflict: It is somebody else's, or the mode is narrower than the present one.
+        """
+        same = self.owner is not None and self.owner == hold.owner
+        if self.phase is PausePhase.RESUMING or not (same or self.lapsed):
+            raise self.conflict(now)
+        if not hold.mode.covers(self.mode):
+            if same:
+                raise StateConflict(
+                    f"The mode of a pause may only widen: it is {self.mode.value}, and cannot "
+                    f"become {hold.mode.value}",
+                    state=self.phase.value,
+                    holder=self.owner,
+                    since=self.hold.wall,
+                )
+            hold = attrs.evolve(hold, mode=self.mode)
+        wider = hold.mode is not self.mode
+        self.hold = attrs.evolve(hold, since=self.hold.since, wall=self.hold.wall)
+        self.lapsed = False
+        if same:
+            self.lease.renew(now, lease)
+        else:
+            self.lease = Lease.of(lease, now)
+        return wider
+
     def conflict(self, now: float) -> StateConflict:
         """Return why somebody else cannot have a window now."""
         holder = "someone who gave no name" if self.owner is None else self.owner

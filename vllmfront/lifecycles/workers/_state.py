@@ -63,7 +63,7 @@ class Mirror:
             await self._standing.wait()
             self._standing = trio.Event()
             caught, self._caught = self._caught, ()
-            await self._client.pauses.end_aborted(caught)
+            await self._client.pauses.standstill.end_aborted(caught)
 
     def _take_holds(self, news: Iterable[HoldNews]) -> None:
         wanted = {one.kind: one for one in news}
@@ -71,7 +71,7 @@ class Mirror:
             self._client.gate.open(HoldKind(kind))
         for kind, one in wanted.items():
             if self._news.get(kind) != one:
-                caught = self._client.pauses.hold(_hold_of(one))
+                caught = self._client.pauses.standstill.hold(_hold_of(one))
                 if one.mode == PauseMode.ABORT:
                     self._caught = caught
         self._news = wanted

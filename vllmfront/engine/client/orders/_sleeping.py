@@ -14,15 +14,13 @@ import trio
 
 from vllmfront.engine.client.membership import EngineRank, EngineState, Membership
 from vllmfront.engine.client.orders._adapters import Adapters
+from vllmfront.engine.client.orders._outcomes import failure_of
 from vllmfront.engine.client.orders._pauses import Pauses
 from vllmfront.engine.client.orders._utility import Outcome, UtilityCalls
 from vllmfront.engine.pause import PARTS, Hold, HoldGate, HoldKind, PauseMode, PausePhase, wall_of
 from vllmfront.errors import (
-    ControlCallFailed,
     ControlCallTimeout,
     StateConflict,
-    UtilityCallFailed,
-    UtilityCallTimeout,
 )
 
 _LOGGER = logging.getLogger(__name__)
@@ -50,6 +48,7 @@ class Sleeping:
         self._calls = calls
         self._membership = membership
         self._pauses = pauses
+        self._standstill = pauses.standstill
         self._adapters = adapters
         self._turn = trio.Lock()
 
@@ -77,11 +76,11 @@ class Sleeping:
             self._check_served()
             before = self.hold
             hold = self._falling(level, mode, owner)
-            caught = self._pauses.hold(hold)
-            ranks = self._pauses.serving()
+            caught = self._standstill.hold(hold)
+            ranks = self._standstill.serving()
             outcomes: list[Outcome] = []
             with trio.move_on_after(seconds) as scope:
-                outcomes = await self._pauses.setup.order(hold, ranks)
+                outcomes = await self._standstill.setup.order(hold, ranks)
             if scope.cancelled_caught:
                 raise ControlCallTimeout(
                     f"sleep timed out: the engines do not all sleep after {seconds:g} seconds "
@@ -89,22 +88,22 @@ class Sleeping:
                     phase="sleep",
                     failures={},
                 )
-            error = _failure("sleep", outcomes)
+            error = failure_of("sleep", outcomes)
             if error is not None:
                 await self._take_back(before, ranks, seconds)
                 raise error
             _LOGGER.info("The engines sleep, level %d, mode %s", level, mode.value)
             if mode is PauseMode.ABORT:
-                await self._pauses.end_aborted(caught)
+                await self._standstill.end_aborted(caught)
 
     async def wake_up(self, tags: Collection[str] | None, *, seconds: float) -> bool:
         """Bring back what sleeps, or only the parts *tags*; return whether nothing sleeps then."""
         async with self._in_turn("wake_up", seconds):
-            ranks = self._pauses.serving()
+            ranks = self._standstill.serving()
             if not ranks:
                 raise self._membership.unavailable()
             outcomes = await self._rouse(ranks, tags, seconds)
-            error = _failure("wake_up", outcomes)
+            error = failure_of("wake_up", outcomes)
             if error is not None:
                 raise error
             if all(outcome.result is True for outcome in outcomes):
@@ -129,16 +128,16 @@ class Sleeping:
                     f"which nothing sleeps; the state is {state}",
                     state=state,
                 )
-            ranks = self._pauses.serving()
+            ranks = self._standstill.serving()
             outcomes = await self._calls.call_ranks_each(
                 ranks, "release_kv_cache_memory", (), seconds, wait_for_all=True
             )
-            error = _failure("release_kv_cache_memory", outcomes)
+            error = failure_of("release_kv_cache_memory", outcomes)
             if error is not None:
                 raise error
             hold = self._falling(1, window.mode, window.owner)
             self._gate.close(attrs.evolve(hold, asleep=frozenset({"kv_cache"})))
-            self._pauses.setup.note(ranks)
+            self._standstill.setup.note(ranks)
 
     def _check_served(self) -> None:
         if self._membership.state.value in {EngineState.LOADING, EngineState.FAILED}:
@@ -169,7 +168,7 @@ class Sleeping:
             self._gate.close(before)
             return
         outcomes = await self._rouse(ranks, None, seconds)
-        error = _failure("wake_up", outcomes)
+        error = failure_of("wake_up", outcomes)
         if error is not None:
             _LOGGER.warning("%s; no request passes until POST /wake_up succeeds", error)
             return
@@ -191,11 +190,11 @@ class Sleeping:
         hold, pause = self.hold, self._gate.find(HoldKind.PAUSE)
         if hold is not None and hold.level >= _DEEPEST:
             await self._adapters.reload()
-        ranks = self._pauses.serving()
+        ranks = self._standstill.serving()
         if pause is not None:
-            await self._pauses.setup.order(pause, ranks)
+            await self._standstill.setup.order(pause, ranks)
         self._gate.open(HoldKind.SLEEP)
-        self._pauses.setup.note(ranks)
+        self._standstill.setup.note(ranks)
         if hold is not None:
             seconds = trio.current_time() - hold.since
             _LOGGER.info("The engines are awake, after %.1f s", seconds)
@@ -205,7 +204,7 @@ class Sleeping:
         hold = self.hold or self._falling(1, PauseMode.ABORT, None)
         asleep = hold.asleep - back or hold.asleep
         self._gate.close(attrs.evolve(hold, asleep=asleep))
-        self._pauses.setup.note(self._pauses.serving())
+        self._standstill.setup.note(self._standstill.serving())
         _LOGGER.info("The engines sleep on: %s", ", ".join(sorted(asleep)))
 
     @asynccontextmanager
@@ -222,21 +221,3 @@ class Sleeping:
             yield
         finally:
             self._turn.release()
-
-
-def _failure(phase: str, outcomes: Sequence[Outcome]) -> ControlCallFailed | None:
-    """Return what to say where an engine refused or was silent; one that is lost is told anew."""
-    failures = {one.rank: one.error for one in outcomes if one.error is not None}
-    refused = {n: str(e) for n, e in failures.items() if isinstance(e, UtilityCallFailed)}
-    silent = {n: str(e) for n, e in failures.items() if isinstance(e, UtilityCallTimeout)}
-    if refused:
-        listed = "; ".join(f"engine {rank}: {text}" for rank, text in refused.items())
-        return ControlCallFailed(f"{phase} failed on {listed}", phase=phase, failures=refused)
-    if silent:
-        listed = ", ".join(map(str, silent))
-        return ControlCallTimeout(
-            f"{phase} timed out: engine {listed} gave no answer; it may still be at it",
-            phase=phase,
-            failures=silent,
-        )
-    return None
