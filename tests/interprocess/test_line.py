@@ -9,7 +9,17 @@ import pytest
 import trio
 
 from vllmfront.errors import EngineUnavailable, Reason
-from vllmfront.interprocess import CallFailed, Handlers, Line, LineBroken, Lines, line_pair
+from vllmfront.interprocess import (
+    CallFailed,
+    Handlers,
+    Line,
+    LineBroken,
+    LineFull,
+    Lines,
+    _line,
+    line_pair,
+)
+from vllmfront.interprocess._frames import RESERVED_BYTES
 
 
 class Add(msgspec.Struct):
@@ -170,6 +180,41 @@ async def test_the_end_of_one_end_is_known_at_the_other() -> None:
         with pytest.raises(LineBroken):
             await here.call(Add(1, 2), Sum)
         here.tell(News("nobody hears it"))
+
+
+async def test_what_does_not_fit_costs_that_call_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_line, "MOST_BYTES", RESERVED_BYTES + 1000)
+
+    async def thrice(news: News) -> News:
+        return News(news.text * 3)
+
+    there = Handlers()
+    there.answer(News, thrice)
+    failures: list[CallFailed] = []
+    async with lines(there) as (here, _):
+
+        async def ask(length: int) -> None:
+            try:
+                assert (await here.call(News("x" * length), News)).text == "x" * length * 3
+            except CallFailed as error:
+                failures.append(error)
+
+        for length in (1000, 400):
+            await ask(length)
+        async with trio.open_nursery() as nursery:
+            for _ in range(4):  # in one turn: nothing is sent meanwhile
+                nursery.start_soon(ask, 300)
+        await ask(300)
+        assert not here.gone.is_set()
+
+    too_long, answer, *crowded = failures
+    assert isinstance(too_long, LineFull)
+    assert too_long.too_long
+    assert "the answer: 12" in str(answer)
+    call, *answers = crowded
+    assert isinstance(call, LineFull)
+    assert not call.too_long
+    assert [str(one).startswith("the answer: 9") for one in answers] == [True, True]
 
 
 async def test_nonsense_ends_the_line() -> None:

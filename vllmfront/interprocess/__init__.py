@@ -6,7 +6,7 @@ and calls that are answered. ``hand`` and ``take`` pass on connections that some
 """
 
 from vllmfront.interprocess._board import Board, Cell, Page, RankCell
-from vllmfront.interprocess._frames import CallFailed, LineBroken
+from vllmfront.interprocess._frames import CallFailed, LineBroken, LineFull
 from vllmfront.interprocess._handing import hand, handing_pair, take
 from vllmfront.interprocess._handlers import Handlers
 from vllmfront.interprocess._line import Line, line_pair
@@ -19,6 +19,7 @@ __all__ = [
     "Handlers",
     "Line",
     "LineBroken",
+    "LineFull",
     "Lines",
     "Page",
     "RankCell",

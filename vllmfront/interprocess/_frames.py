@@ -13,6 +13,9 @@ from vllmfront.errors import VllmFrontError
 MOST_BYTES = 64 * 2**20
 """Of one frame, and of what waits to be sent: far above what processes have to say."""
 
+RESERVED_BYTES = 2**20
+"""As much of that is left to messages: calls and answers may not fill it."""
+
 _LENGTH_BYTES = 4
 
 R = TypeVar("R")
@@ -24,6 +27,18 @@ class LineBroken(VllmFrontError):
 
 class CallFailed(VllmFrontError):
     """Raised when the other process could not do what it was asked for; says why."""
+
+
+class LineFull(CallFailed):
+    """Raised when a call does not fit on the line: too much waits there, or the call is too long.
+
+    The line is as good as before.
+    """
+
+    def __init__(self, message: str, *, too_long: bool) -> None:
+        super().__init__(message)
+        self.too_long = too_long
+        """Whether it never fits."""
 
 
 class FrameKind(enum.IntEnum):

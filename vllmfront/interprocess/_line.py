@@ -14,10 +14,12 @@ import trio
 from vllmfront.errors import VllmFrontError
 from vllmfront.interprocess._frames import (
     MOST_BYTES,
+    RESERVED_BYTES,
     CallFailed,
     Frame,
     FrameKind,
     LineBroken,
+    LineFull,
     answer_of,
     encode_frame,
     take_frame,
@@ -30,6 +32,9 @@ _READ_BYTES = 65536
 
 DEFAULT_SECONDS = 5.0
 """For an answer, unless a caller says otherwise."""
+
+_BOUNDED = frozenset({FrameKind.CALL, FrameKind.ANSWER})
+"""What may be long, since users decide on it; the rest is ours, and short."""
 
 R = TypeVar("R")
 
@@ -100,6 +105,7 @@ class Line:
 
         Raises:
             CallFailed: The other process said why not, or nothing in time.
+            LineFull: It cannot be asked, now or ever.
             LineBroken: It is gone.
         """
         self._number += 1
@@ -144,12 +150,22 @@ class Line:
     def _put(self, kind: FrameKind, number: int, name: str, value: object) -> None:
         if self.gone.is_set():
             return
-        self._out += encode_frame(kind, number, name, value)
+        frame = encode_frame(kind, number, name, value)
+        if kind in _BOUNDED:
+            self._check_room(len(frame))
+        self._out += frame
         if len(self._out) > MOST_BYTES:
             _LOGGER.error("another process of ours does not read what it is told; hanging up")
             self.close()
             return
         self._to_send.set()
+
+    def _check_room(self, size: int) -> None:
+        room = MOST_BYTES - RESERVED_BYTES
+        if size > room:
+            raise LineFull(f"{size} bytes are more than another process takes", too_long=True)
+        if len(self._out) + size > room:
+            raise LineFull(f"{len(self._out)} bytes are on their way already", too_long=False)
 
     async def _send(self) -> None:
         try:
@@ -209,7 +225,10 @@ class Line:
             _LOGGER.exception("answering the call %s of another process failed", frame.name)
             self._put(FrameKind.FAILURE, frame.number, frame.name, f"internal error: {error!r}")
         else:
-            self._put(FrameKind.ANSWER, frame.number, frame.name, result)
+            try:
+                self._put(FrameKind.ANSWER, frame.number, frame.name, result)
+            except LineFull as error:
+                self._put(FrameKind.FAILURE, frame.number, frame.name, f"the answer: {error}")
 
     def _note_end(self) -> None:
         self.gone.set()

@@ -3,23 +3,22 @@
 import logging
 from collections.abc import Awaitable, Callable, Collection
 
+from vllmfront.api.edge import ADMIN_PATHS
 from vllmfront.api.http import Handler, Headers, HttpRequest, ResponseWriter, Router
 from vllmfront.errors import EngineUnavailable, Reason
-from vllmfront.interprocess import CallFailed, Line, LineBroken
+from vllmfront.interprocess import CallFailed, Line, LineBroken, LineFull
 from vllmfront.lifecycles.workers._messages import Answered, Forwarded
 
 _LOGGER = logging.getLogger(__name__)
 
 _FAILED = 500
+_TOO_LARGE = 413
 _UNAVAILABLE = 503
 
-OWN_PATHS = frozenset(
-    {
-        *("/live", "/health", "/ping", "/version"),
-        *("/v1/chat/completions", "/v1/completions", "/v1/models", "/tokenize", "/detokenize"),
-    }
-)
-"""What a worker answers by itself; all other paths are about the server as a whole."""
+PASSED_ON = ADMIN_PATHS | {"/ready", "/load", "/metrics"}
+"""What is about the server as a whole; a worker answers all other paths by itself."""
+
+_RETRY = ((b"retry-after", b"1"),)
 
 _NOT_PASSED_ON = frozenset({b"origin", b"connection", b"content-length", b"transfer-encoding"})
 """Headers that are about the connection, or that a worker has dealt with."""
@@ -33,7 +32,7 @@ class Forwarding:
     """A handler around *own*: passes on what is about the server as a whole."""
 
     def __init__(self, own: Handler, line: Line, *, hidden: Collection[str] = ()) -> None:
-        """Pass on all but what workers answer by themselves.
+        """Pass on what ``PASSED_ON`` tells.
 
         Args:
             own: The worker's routes.
@@ -48,15 +47,22 @@ class Forwarding:
     def __call__(self, request: HttpRequest, response: ResponseWriter) -> Awaitable[None]:
         if request.path in self._hidden:
             return self._nowhere(request, response)
-        if request.path in OWN_PATHS:
-            return self._own(request, response)
-        return self._forward(request, response)
+        if request.path in PASSED_ON:
+            return self._forward(request, response)
+        return self._own(request, response)
 
     async def _forward(self, request: HttpRequest, response: ResponseWriter) -> None:
         """Let main answer; the client's leaving cancels what is done there."""
         try:
             # Some of what is asked for takes as long as the longest request.
             answer = await self._line.call(forwarded(request), Answered, seconds=None)
+        except LineFull as error:
+            _LOGGER.warning("Cannot ask main for %s %s: %s", request.method, request.path, error)
+            if error.too_long:
+                response.respond(_TOO_LARGE, b"", content_type=b"")
+            else:
+                response.respond(_UNAVAILABLE, b"", content_type=b"", headers=_RETRY)
+            return
         except CallFailed as error:
             _LOGGER.error("Main could not answer %s %s: %s", request.method, request.path, error)  # noqa: TRY400 - it has logged the bug
             response.respond(_FAILED, b"", content_type=b"")
