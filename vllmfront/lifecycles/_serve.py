@@ -25,30 +25,24 @@ from vllmfront.api.http import ListenConfig as HttpListenConfig
 from vllmfront.api.http import Listener, open_listeners
 from vllmfront.control import open_control_plane
 from vllmfront.engine import (
-    Deployment,
     EngineClient,
     EngineClientConfig,
-    RoutingPolicy,
     open_engine_client,
 )
-from vllmfront.engine.pause import LeaseAction
-from vllmfront.engine.transport import tcp_address
-from vllmfront.environment import switch
 from vllmfront.errors import RestartLimitExceeded
-from vllmfront.lifecycles._adapters import adapters_of
 from vllmfront.lifecycles._admin import is_for_operators, open_admin_listeners
 from vllmfront.lifecycles._api import FLUSH_BUDGET
+from vllmfront.lifecycles._client_config import client_config
 from vllmfront.lifecycles._config import ListenConfig, ServeConfig
 from vllmfront.lifecycles._control import control_config
 from vllmfront.lifecycles._custody import Custodies
 from vllmfront.lifecycles._engine import REAP_BUDGET, STOP_BUDGET
-from vllmfront.lifecycles._engine_config import Balancing, EngineConfig
+from vllmfront.lifecycles._engine_config import Balancing
 from vllmfront.lifecycles._generation import Generation, UpgradeTrigger, open_upgrades
 from vllmfront.lifecycles._heritage import Heritage, adopt_listeners, open_heritage
 from vllmfront.lifecycles._model import steps_together
 from vllmfront.lifecycles._ports import RankPorts, open_rank_ports
 from vllmfront.lifecycles._service import open_service
-from vllmfront.lifecycles._state_dir import engine_state_file
 from vllmfront.lifecycles._tree import Parts, plan_tree
 from vllmfront.lifecycles._units import plan_units
 from vllmfront.lifecycles.upgrade import PidFile
@@ -87,7 +81,7 @@ async def serve(  # noqa: ASYNC128 (the child that listens calls it)
     config.check()
     pid_file = _pid_file(config.listen)
     lockstep = await steps_together(config)
-    engines = share_engines(_client_config(config, lockstep=lockstep), config)
+    engines = share_engines(client_config(config, lockstep=lockstep), config)
     units = plan_units(config.engine, lockstep=lockstep) if config.engine.managed else ()
     shutdown = Shutdown(
         budget=config.server.shutdown_timeout, margin=FLUSH_BUDGET + STOP_BUDGET + REAP_BUDGET
@@ -215,46 +209,6 @@ def _listen_config(listen: ListenConfig) -> HttpListenConfig:
     if not listen.fds and os.environ.get("LISTEN_PID") == str(os.getpid()):
         return HttpListenConfig(systemd=True)
     return HttpListenConfig(host=listen.host, port=listen.port, uds=listen.uds, fds=listen.fds)
-
-
-def _client_config(config: ServeConfig, *, lockstep: bool) -> EngineClientConfig:
-    engine = config.engine
-    ours = len(engine.local_ranks) == len(engine.ranks)
-    return EngineClientConfig(
-        start_rank=engine.ranks.start,
-        engine_count=len(engine.ranks),
-        handshake_host=engine.host,
-        handshake_port=engine.meeting_port,
-        deployment=_deployment(engine, lockstep=lockstep),
-        coordinated=lockstep and engine.owns_handshake,
-        state_file=engine_state_file(engine),
-        routing=RoutingPolicy(engine.routing),
-        all_local=ours and not engine.shared,
-        watch_loading=not ours,
-        adapters=adapters_of(config),
-        adapter_seconds=config.control.timeout,
-        ready_timeout=engine.ready_timeout,
-        stall_timeout=engine.stall_timeout,
-        stall_restart=engine.stall_restart,
-        recovery_wait=config.requests.recovery_wait,
-        request_retries=config.requests.retries,
-        continuation=config.requests.continuation,
-        pause_lease_action=LeaseAction(config.control.lease_action),
-        randomize_ids=not switch(os.environ, "VLLM_DISABLE_REQUEST_ID_RANDOMIZATION"),
-        count_metrics=config.server.log_stats,
-        histogram_bounds={
-            family: tuple(bounds) for family, bounds in config.server.histogram_buckets.items()
-        },
-    )
-
-
-def _deployment(engine: EngineConfig, *, lockstep: bool) -> Deployment | None:
-    """Return what our engines are a part of, unless they are all, and one program starts them."""
-    partly_ours = 0 < len(engine.local_ranks) < engine.data_parallel_size
-    if not engine.shared and not (lockstep and partly_ours):
-        return None
-    first = None if engine.owns_handshake else tcp_address(engine.host, engine.meeting_port)
-    return Deployment(size=engine.data_parallel_size, lockstep=lockstep, first_frontend=first)
 
 
 def _announce(

@@ -21,10 +21,9 @@ import trio
 from vllmfront.api.http import Listener
 from vllmfront.control import open_control_plane
 from vllmfront.engine import EngineClientConfig, open_engine_client
-from vllmfront.environment import switch
 from vllmfront.errors import VllmFrontError
-from vllmfront.lifecycles._adapters import adapters_of
 from vllmfront.lifecycles._api import FLUSH_BUDGET
+from vllmfront.lifecycles._client_config import shared_client_config
 from vllmfront.lifecycles._control import control_config
 from vllmfront.lifecycles._service import open_service
 from vllmfront.lifecycles.worker._config import Bootstrap, WorkerConfig
@@ -127,24 +126,13 @@ def drain_budget(shutdown_timeout: float) -> float:
 def client_config(config: WorkerConfig, environ: Mapping[str, str]) -> EngineClientConfig:
     """Make the configuration of a client whose engines somebody else starts."""
     bootstrap, settings = config.bootstrap, config.settings
-    return EngineClientConfig(
+    return attrs.evolve(
+        shared_client_config(settings, environ),
         engine_count=bootstrap.engine_count,
         start_rank=bootstrap.start_rank,
         input_fd=bootstrap.input_fd,
         coordinator_address=bootstrap.coordinator_address,
         output_fd=bootstrap.output_fd,
-        adapters=adapters_of(settings),
-        adapter_seconds=settings.control.timeout,
-        ready_timeout=settings.engine.ready_timeout,
-        stall_timeout=settings.engine.stall_timeout,
-        recovery_wait=settings.requests.recovery_wait,
-        request_retries=settings.requests.retries,
-        continuation=settings.requests.continuation,
-        randomize_ids=not switch(environ, "VLLM_DISABLE_REQUEST_ID_RANDOMIZATION"),
-        count_metrics=settings.server.log_stats,
-        histogram_bounds={
-            family: tuple(bounds) for family, bounds in settings.server.histogram_buckets.items()
-        },
     )
 
 
