@@ -20,6 +20,7 @@ from tests.end_to_end.rig import (
 )
 from tests.lifecycles.rig import descendants
 from tests.real_engine._process import engine_command, engine_environment
+from tests.supervisor.process_rig import parent_of
 
 VERSION = "0.32.0"
 
@@ -46,14 +47,13 @@ def engines_for(server: Server, size: int = 1) -> Generator[int]:
 
 
 def cores(pid: int) -> list[int]:
-    """List the engine cores below the process *pid*."""
-    found = []
+    """List the engine cores below the process *pid*, without what these have just forked."""
+    parents = {}
     for below in descendants(pid):
         with contextlib.suppress(OSError):
-            command = Path(f"/proc/{below}/cmdline").read_bytes()
-            if command.startswith(b"VLLM::EngineCore"):
-                found.append(below)
-    return found
+            if Path(f"/proc/{below}/cmdline").read_bytes().startswith(b"VLLM::EngineCore"):
+                parents[below] = parent_of(below)
+    return [core for core, parent in parents.items() if parent not in parents]
 
 
 @attrs.frozen
