@@ -277,3 +277,26 @@ async def test_adapters_that_are_not_loaded_again_in_time_fail_no_update(
 
         assert plane.weights.incomplete == ()
         assert "not all LoRA adapters were loaded again" in caplog.text
+
+
+async def test_adapters_are_loaded_again_after_an_update_that_was_given_up() -> None:
+    async with opened(registration=WITH_LORA) as (plane, [engine]), trio.open_nursery() as nursery:
+
+        async def load() -> None:
+            call = await engine.receive_utility()
+            assert call.method == "add_lora"
+            engine.answer(call, result=True)
+
+        async def serve() -> None:
+            await load()
+            await do(engine, *UPDATE_ORDERS[:2], "finish_weight_update")
+            await load()
+            await do(engine, "shutdown_weight_transfer_engine")
+
+        nursery.start_soon(serve)
+        await plane.client.adapters.load(ADAPTER)
+        await plane.weights.init({})
+        await plane.weights.start()
+        await plane.weights.shutdown()
+
+        assert plane.weights.state is SyncState.UNINITIALIZED

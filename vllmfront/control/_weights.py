@@ -10,12 +10,13 @@ import trio
 
 from vllmfront.control._background import Background
 from vllmfront.control._calls import ControlCalls
+from vllmfront.control._engine_weights import EngineWeights
 from vllmfront.control._handover import WeightLegacy
 from vllmfront.control._operations import WEIGHT_OPERATIONS, OperationTimes
 from vllmfront.control._sync_state import SyncOrder, SyncState, next_sync_state
 from vllmfront.control._weight_ledger import WeightLedger
 from vllmfront.control._weight_report import SyncFailure, WeightSnapshot, WeightVersion
-from vllmfront.engine import EngineClient, release_of
+from vllmfront.engine import EngineClient
 from vllmfront.engine.pause import HoldKind
 from vllmfront.errors import (
     ControlCallFailed,
@@ -28,9 +29,6 @@ from vllmfront.errors import (
 
 _LOGGER = logging.getLogger(__name__)
 
-_FIRST_THAT_FORGETS_ADAPTERS = (0, 33)
-"""The first release whose engines unload all adapters when the weights below them change."""
-
 
 class WeightSync:
     """One order after the other; who comes meanwhile waits for its turn."""
@@ -41,6 +39,7 @@ class WeightSync:
         self.times = OperationTimes(WEIGHT_OPERATIONS)
         self._client = client
         self._calls = calls
+        self._engines = EngineWeights(client, calls)
         self._background = background
         self._guarded = guarded
         self._state = SyncState.UNINITIALIZED
@@ -156,44 +155,22 @@ class WeightSync:
         self, order: SyncOrder, kwargs: Mapping[str, Any], owner: str | None = None
     ) -> None:
         await self._background.run(
-            partial(self._order, order, partial(self._pass_on, order, kwargs), owner)
+            partial(self._order, order, partial(self._engines.pass_on, order, kwargs), owner)
         )
 
     async def _finish(self, weight_version: str | None, owner: str | None) -> None:
         async def work(deadline: float) -> None:
-            await self._pass_on(SyncOrder.FINISH, {}, deadline)
+            await self._engines.pass_on(SyncOrder.FINISH, {}, deadline)
             # Part of the order: weights that did not get their name would go by the old one's.
             if weight_version is not None:
                 await self._set_version(weight_version, deadline)
             if not self._ledger.draft:
-                await self._load_adapters_again(deadline)
+                await self._engines.load_adapters(deadline)
 
         await self._order(SyncOrder.FINISH, work, owner)
 
-    async def _load_adapters_again(self, deadline: float) -> None:
-        """Have engines that have forgotten their adapters load them before requests come."""
-        engines = self._client.info.registrations.values()
-        if all(release_of(one.vllm_version) < _FIRST_THAT_FORGETS_ADAPTERS for one in engines):
-            return
-        with trio.move_on_at(deadline):
-            await self._client.adapters.reload()
-            return
-        _LOGGER.warning(
-            "%s: not all LoRA adapters were loaded again in time; engines load the others with "
-            "the first request for each, which takes longer for that",
-            SyncOrder.FINISH.path,
-        )
-
-    async def _pass_on(self, order: SyncOrder, kwargs: Mapping[str, Any], deadline: float) -> None:
-        method = order.path.removeprefix("/")
-        seconds = deadline - trio.current_time()
-        await self._calls.order_workers(method, method, kwargs, seconds=seconds)
-
     async def _set_version(self, label: str, deadline: float) -> None:
-        seconds = deadline - trio.current_time()
-        await self._calls.order(
-            "update_weight_version", "set_weight_version", label, seconds=seconds
-        )
+        await self._engines.name(label, deadline)
         self._ledger.name(label)
         self.on_change()
 
@@ -253,31 +230,19 @@ class WeightSync:
         if self.incomplete:
             await self._break_off(deadline, self.incomplete)
         try:
-            await self._pass_on(SyncOrder.SHUTDOWN, {}, deadline)
+            await self._engines.pass_on(SyncOrder.SHUTDOWN, {}, deadline)
         except ControlCallTimeout:
             raise
         except ControlCallFailed:
             # An update is under way that we know nothing of.
             await self._break_off(deadline, None)
-            await self._pass_on(SyncOrder.SHUTDOWN, {}, deadline)
+            await self._engines.pass_on(SyncOrder.SHUTDOWN, {}, deadline)
 
     async def _break_off(self, deadline: float, ranks: Collection[int] | None) -> None:
-        """End an update that nobody will finish, so that *ranks* can be disconnected, and can run.
-
-        Its start may have emptied layers, which its finish fills again, with what has come or with
-        what they had. Workers that have forgotten the update because it failed have to begin one to
-        finish it. Those that cannot finish at all forget an update that fails, and an empty list of
-        chunks fails in any backend.
-        """
-        attempt = partial(self._calls.try_workers, SyncOrder.SHUTDOWN.path[1:], deadline)
-        ranks = await attempt("finish_weight_update", ranks)
-        if ranks:
-            await attempt("start_weight_update", ranks)
-            ranks = await attempt("finish_weight_update", ranks)
-        if ranks:
-            await attempt("update_weights", ranks, {"update_info": []})
-        elif not self._ledger.began_chunks:
+        finished = await self._engines.break_off(deadline, ranks)
+        if finished and not self._ledger.began_chunks:
             self._ledger.restore()
+        await self._engines.load_adapters(deadline)
 
     # What is known
 
