@@ -234,14 +234,24 @@ class ControlPlane:
         with self.sleep_times.record("sleep"):
             await self.background.run(fall_asleep)
 
-    async def wake_up(self, tags: Sequence[str] | None) -> bool:
+    async def wake_up(self, tags: Sequence[str] | None, *, force: bool = False) -> bool:
         """Wake all engines up, or some parts of them; return whether nothing sleeps any more.
 
         Raises:
+            StateConflict: Generation would go on, and weights are incomplete; not with *force*.
             ControlCallFailed: An engine refused.
             ControlCallTimeout: An engine did not answer in time.
             EngineUnavailable: No engine serves.
         """
+        hold, why_not = self.client.sleeping.hold, self._why_not_resume()
+        alone = hold is not None and self.client.pauses.window is None
+        all_of_it = not tags or hold is None or hold.asleep <= set(tags)
+        if alone and all_of_it and why_not is not None and not force:
+            raise StateConflict(
+                f"Generation stays asleep: {why_not}. Wake up the weights alone and finish an "
+                "update, or POST /wake_up?force=true",
+                state=self.weights.state.value,
+            )
         seconds = self.config.timeout
         with self.sleep_times.record("wake"):
             return await self.background.run(

@@ -140,3 +140,24 @@ async def test_operations_are_timed() -> None:
         counts = {name: each.snapshot().count for name, each in times.durations.items()}
         assert counts == {"sleep": 1, "wake": 1, "release_kv_cache_memory": 0}
         assert set(times.in_flight.values()) == {0}
+
+
+async def test_incomplete_weights_are_not_woken_up_to_serve() -> None:
+    async with stage() as on:
+        await on.done("/init_weight_transfer_engine", {"init_info": {}})
+        await on.done("/sleep", level=2)
+        await on.done("/wake_up", tags="weights")
+        await on.done("/start_weight_update")
+        await on.done("/update_weights", {"update_info": {"a": 1}})
+        error = error_of(await on.post("/wake_up", tags="kv_cache"), 409)
+        assert error["state"] == "updating"
+        assert "engine 0 are incomplete" in error["message"]
+        assert error_of(await on.generate(), 503)["reason"] == "sleeping"
+
+        await on.done("/finish_weight_update")
+        await on.done("/wake_up", tags="kv_cache")
+        assert (await on.generate()).status == 200
+        await on.done("/sleep")
+        await on.done("/wake_up", tags="weights")
+        await on.done("/start_weight_update")
+        assert (await on.done("/wake_up", force="true"))["status"] == "awake"

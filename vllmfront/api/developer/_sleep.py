@@ -36,8 +36,9 @@ class SleepRoutes:
 
     async def wake_up(self, request: HttpRequest) -> Any:
         """Bring back all that sleeps, or the parts ``tags``; tell whether anything sleeps on."""
-        tags = Query(request).texts("tags") or None
-        awake = await self._plane.wake_up(tags)
+        query = Query(request)
+        tags = query.texts("tags") or None
+        awake = await self._plane.wake_up(tags, force=query.flag("force", default=False))
         return {"status": "awake" if awake else "sleeping", "tags": tags}
 
     async def release(self, _request: HttpRequest) -> Any:
