@@ -1,31 +1,29 @@
 """A client's parts, connected."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import attrs
 
+from vllmfront.engine.client._beginning import (
+    Task,
+    begin_first,
+    begin_next,
+    make_attachment,
+    make_recorder,
+    make_succession,
+    make_worker_slots,
+)
 from vllmfront.engine.client._client import EngineClient
 from vllmfront.engine.client._config import EngineClientConfig
 from vllmfront.engine.client._following import Following
 from vllmfront.engine.client._wave_link import Coordination, choose_coordination
 from vllmfront.engine.client.entrance import (
-    SLOTS,
-    Attachment,
     ClientSockets,
     Inheritance,
-    Introduction,
-    Reception,
-    Recorder,
-    Slot,
-    SpareSlot,
-    Succession,
-    WorkerSlots,
     guest_tasks,
-    inherit,
     make_reception,
     open_introduction,
-    other_slot,
 )
 from vllmfront.engine.client.membership import Membership, Setups
 from vllmfront.engine.client.orders import Adapters, Pauses, Sleeping, UtilityCalls
@@ -52,16 +50,11 @@ from vllmfront.engine.coordinator import Coordinator, CoordinatorSubscription
 from vllmfront.engine.handshake import (
     Roster,
     take_registration,
-    watch_restarts,
-    watch_start_up,
 )
 from vllmfront.engine.metrics import EngineMetrics
 from vllmfront.engine.pause import HoldGate
 from vllmfront.engine.routing import RankLoad, make_routing
 from vllmfront.engine.transport import Message
-from vllmfront.errors import StartupFailed
-
-Task = Callable[[], Awaitable[None]]
 
 
 @attrs.frozen(kw_only=True)
@@ -132,10 +125,10 @@ def assemble(
         connections=connections,
         reports=len(config.ranks) > 1 or config.loads is not None,
     )
-    attachment = _attachment(sockets, roster, membership, calls)
-    recorder = _recorder(sockets, ids, membership, attachment)
+    attachment = make_attachment(sockets, roster, membership, calls)
+    recorder = make_recorder(sockets, ids, membership, attachment)
     introduction, directory = open_introduction(config, sockets, membership)
-    succession = _succession(
+    succession = make_succession(
         sockets,
         roster,
         membership,
@@ -151,7 +144,7 @@ def assemble(
             directory=directory,
         ),
     )
-    workers = _worker_slots(config, sockets, inbox, membership)
+    workers = make_worker_slots(config, sockets, inbox, membership)
     following = None
     register: Callable[[Message], int] = partial(
         take_registration, roster=roster, members=membership
@@ -182,11 +175,13 @@ def assemble(
         tasks.append(following.serve)
     elif inheritance is not None:
         assert succession is not None
-        tasks.append(_follow(config, roster, membership, succession, inheritance))
+        tasks.append(begin_next(config, roster, membership, succession, inheritance))
         adapters.inherit(inheritance.legacy.adapters, inheritance.legacy.last_adapter_id)
     else:
         tasks.append(
-            _begin(config, roster, membership, succession, attachment, introduction=introduction)
+            begin_first(
+                config, roster, membership, succession, attachment, introduction=introduction
+            )
         )
     client = EngineClient(
         adapters=adapters,
@@ -258,112 +253,3 @@ def _wave_tasks(waves: Coordination, sockets: ClientSockets) -> list[Task]:
     if isinstance(waves, CoordinatorSubscription):
         return [partial(waves.serve, sockets.context)]
     return []
-
-
-def _attachment(
-    sockets: ClientSockets, roster: Roster, membership: Membership, calls: UtilityCalls
-) -> Attachment | None:
-    if sockets.saved is None:
-        return None
-    return Attachment(sockets.saved.engines, roster=roster, membership=membership, calls=calls)
-
-
-def _recorder(
-    sockets: ClientSockets, ids: IdSource, membership: Membership, attachment: Attachment | None
-) -> Recorder | None:
-    if sockets.record is None or sockets.entrance is None:
-        return None
-    return Recorder(
-        sockets.record,
-        sockets.entrance,
-        first_id=ids.first,
-        membership=membership,
-        awaited=dict if attachment is None else lambda: attachment.awaited,
-        kept=None if sockets.saved is None else sockets.saved.control,
-    )
-
-
-def _succession(
-    sockets: ClientSockets,
-    roster: Roster,
-    membership: Membership,
-    inbox: OutputInbox,
-    *,
-    recorder: Recorder | None,
-    reception: Reception | None,
-) -> Succession | None:
-    entrance = sockets.entrance
-    if entrance is None or reception is None:
-        return None
-    free = entrance.slots[other_slot(sockets.slot)]
-    return Succession(
-        entrance,
-        sockets.slot,
-        roster=roster,
-        membership=membership,
-        reception=reception,
-        spare=SpareSlot(sockets.context, free, inbox=inbox, membership=membership),
-        recorder=recorder,
-    )
-
-
-def _worker_slots(
-    config: EngineClientConfig, sockets: ClientSockets, inbox: OutputInbox, membership: Membership
-) -> WorkerSlots | None:
-    if not config.workers or sockets.entrance is None:
-        return None
-
-    def hold(slot: Slot) -> SpareSlot:
-        return SpareSlot(sockets.context, slot, inbox=inbox, membership=membership)
-
-    slots = sockets.entrance.slots[SLOTS : SLOTS + config.workers]
-    return WorkerSlots(slots, hold, first=SLOTS)
-
-
-def _begin(
-    config: EngineClientConfig,
-    roster: Roster,
-    membership: Membership,
-    succession: Succession | None,
-    attachment: Attachment | None,
-    *,
-    introduction: Introduction,
-) -> Task:
-    """Be the first in a row of generations; return what watches the engines come up."""
-    if succession is not None:
-        succession.lead()
-    return partial(
-        _watch_start_up, roster, config.ready_timeout, membership, attachment, introduction
-    )
-
-
-def _follow(
-    config: EngineClientConfig,
-    roster: Roster,
-    membership: Membership,
-    succession: Succession,
-    inheritance: Inheritance,
-) -> Task:
-    """Take the place after the client before us; return what watches engines come up."""
-    inherit(inheritance.legacy, roster, membership)
-    succession.receive()
-    return partial(watch_restarts, roster, config.ready_timeout, membership)
-
-
-async def _watch_start_up(
-    roster: Roster,
-    ready_timeout: float,
-    membership: Membership,
-    attachment: Attachment | None,
-    introduction: Introduction,
-) -> None:
-    """Give the client up when its engines do not join in time, and later one that does not."""
-    if attachment is not None:
-        await attachment.settled.wait()
-    try:
-        await introduction.wait(ready_timeout)
-        await watch_start_up(roster, ready_timeout)
-    except StartupFailed as error:
-        membership.give_up(error)
-        raise
-    await watch_restarts(roster, ready_timeout, membership)
