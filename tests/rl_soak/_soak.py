@@ -1,6 +1,7 @@
 """The soak: cycles of updates under rollouts that never stop, and the books in the end."""
 
 import json
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -105,7 +106,8 @@ class Running:
         """Run all cycles, and find out what is left afterwards."""
         await self.deployment.wait_ready()
         fleet = Fleet(self.soak.seed, self.port, self.surroundings)
-        first: Page | None = None
+        idle = await open_page(self.deployment.frontend)
+        warm: Page | None = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch_leaks)
             async with trio.open_nursery() as rollouts:
@@ -113,11 +115,11 @@ class Running:
                 for number in range(self.soak.first, self.soak.first + self.soak.cycles):
                     await self._cycle(draw_cycle(self.soak.seed, number), fleet)
                     if number == self.soak.first + WARM:
-                        first = await open_page(self.deployment.frontend)
+                        warm = await open_page(self.deployment.frontend)
                 fleet.end()
             nursery.cancel_scope.cancel(reason="over")
         self._look()
-        await self._check_books(first)
+        await self._check_books(idle, warm)
         self.report.requests = self.watch.requests
         self.report.fleet = summary(fleet)
 
@@ -267,11 +269,13 @@ class Running:
         for failure in failures:
             self.report.lines.append(f"cycle {cycle.number}: {failure}")
 
-    async def _check_books(self, first: Page | None) -> None:
+    async def _check_books(self, idle: Page, warm: Page | None) -> None:
+        """Look for what is left: more memory than once all was *warm*, more else than *idle*."""
+        memory = sys.maxsize if warm is None else warm.held.memory
+        first = attrs.evolve(idle, held=attrs.evolve(idle.held, memory=memory))
+
         def complain(page: Page) -> list[str]:
-            found = list(idle_complaints(page))
-            if first is not None:
-                found += growth_complaints(first, page)
+            found = [*idle_complaints(page), *growth_complaints(first, page)]
             if page.inside.get("holds"):
                 found.append(f"held back in the end: {page.inside['holds']}")
             return found
