@@ -103,7 +103,7 @@ def failed(
 
 def timed_out(phase: str, ranks: Sequence[int], seconds: float) -> ControlCallTimeout:
     """Return the error of *phase* that names the engines which are silent."""
-    text = f"no answer within {seconds:g} seconds"
+    text = f"no answer within {round(seconds, 2):g} seconds"
     return ControlCallTimeout(
         f"{phase} timed out: {_engines(ranks)} gave {text}; they may still be at it",
         phase=phase,
