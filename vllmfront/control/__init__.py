@@ -4,8 +4,6 @@ What changes the engines' state goes through here, whoever asks for it, and is d
 when they leave.
 """
 
-from vllmfront.control._background import Background
-from vllmfront.control._calls import ControlCalls
 from vllmfront.control._cycle import SyncCycle, SyncEvent, SyncPlan
 from vllmfront.control._handover import (
     ControlLegacy,
@@ -15,7 +13,6 @@ from vllmfront.control._handover import (
 )
 from vllmfront.control._operations import (
     SLEEP_OPERATIONS,
-    WEIGHT_OPERATIONS,
     OperationTimes,
 )
 from vllmfront.control._plane import ControlConfig, ControlPlane, open_control_plane
@@ -26,9 +23,6 @@ from vllmfront.control._weights import WeightSync
 
 __all__ = [
     "SLEEP_OPERATIONS",
-    "WEIGHT_OPERATIONS",
-    "Background",
-    "ControlCalls",
     "ControlConfig",
     "ControlLegacy",
     "ControlPlane",

@@ -3,7 +3,7 @@
 from vllmfront.engine.client._client import EngineClient
 from vllmfront.engine.client._config import Deployment, EngineClientConfig
 from vllmfront.engine.client._open import open_engine_client
-from vllmfront.engine.client.entrance import EngineLegacy, Inheritance, Succession, WorkerSlots
+from vllmfront.engine.client.entrance import EngineLegacy, Inheritance, Succession
 from vllmfront.engine.client.membership import (
     ClientSnapshot,
     EngineInfo,
@@ -32,6 +32,5 @@ __all__ = [
     "RankView",
     "RequestStream",
     "Succession",
-    "WorkerSlots",
     "open_engine_client",
 ]

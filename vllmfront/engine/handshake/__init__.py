@@ -3,7 +3,6 @@
 from vllmfront.engine.handshake._addresses import (
     ClientAddresses,
     CoordinatorAddresses,
-    init_addresses,
 )
 from vllmfront.engine.handshake._directory import Directory, DirectoryConfig
 from vllmfront.engine.handshake._epochs import Epochs
@@ -30,7 +29,6 @@ __all__ = [
     "Roster",
     "Step",
     "identity_of",
-    "init_addresses",
     "rank_of",
     "take_registration",
     "watch_restarts",
