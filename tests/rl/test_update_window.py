@@ -293,8 +293,8 @@ def test_the_lease_is_renewed_while_the_block_runs(backend: str) -> None:
 
 def test_the_lease_is_renewed_while_another_server_waits_for_its_requests(backend: str) -> None:
     async def body(trainer: Trainer) -> None:
-        trainer.one.busy = lambda: trainer.two.calls.count("/renew_pause") < 4
-        await trainer.update(mode="wait", lease=0.06)
+        trainer.one.busy = lambda: trainer.two.calls.count("/renew_pause") < 2
+        await trainer.update(mode="wait", lease=0.6)
 
         assert trainer.one.serves == trainer.two.serves == NEW
 
