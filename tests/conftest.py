@@ -56,6 +56,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Start the engines that some test will ask for, unless another process runs those tests."""
+    # What was collected stays for the whole session: no collection need walk through it.
+    gc.collect()
+    gc.freeze()
     pool = session.config.stash.setdefault(POOL, EnginePool())
     if session.config.option.collectonly or os.environ.get("PYTEST_XDIST_WORKER", FIRST) != FIRST:
         return
