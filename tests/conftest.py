@@ -42,6 +42,7 @@ settings.register_profile("short", max_examples=50)
 settings.load_profile("short")
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in its own such hook
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run tests with real engines last, when these have loaded.
 
