@@ -31,8 +31,8 @@ endif
 BIN := .venv/bin
 SOURCES := vllmfront tests benchmarks tools examples
 PYTEST := $(BIN)/python -m pytest
-# Two processes. Tests that share real engines run in one of them, those that start their own in one.
-IN_TWO := -n 2 --dist loadgroup
+# Two processes; tests/scheduling.py says which tests with real engines stay together.
+IN_TWO := -n 2
 ASYNC_FILES = $(shell $(BIN)/python -c "import pathlib; print(*(file \
 	for folder in '$(SOURCES)'.split() for file in pathlib.Path(folder).rglob('*.py') \
 	if any(word in file.read_bytes() for word in (b'async', b'trio'))))")

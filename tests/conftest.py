@@ -5,6 +5,7 @@ import os
 import tempfile
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -42,17 +43,17 @@ settings.register_profile("short", max_examples=50)
 settings.load_profile("short")
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in its own such hook
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run tests with real engines last, when these have loaded.
-
-    Of several processes, one runs those that share engines, and one those that start their own.
-    """
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run tests with real engines last: by then these have loaded."""
     items.sort(key=_needs_engine)
-    if config.pluginmanager.hasplugin("xdist"):
-        for item in filter(_needs_engine, items):
-            group = "shared engines" if _shares_engine(item) else "own engines"
-            item.add_marker(pytest.mark.xdist_group(group))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Keep tests together that use the same engines."""
+    from tests.scheduling import EngineScheduling  # only where pytest-xdist is
+
+    return EngineScheduling(config, log)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
