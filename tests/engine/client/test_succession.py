@@ -20,6 +20,7 @@ from vllmfront.engine import (
     open_engine_client,
 )
 from vllmfront.engine.client.membership._membership import Membership
+from vllmfront.engine.client.reading import _link
 from vllmfront.engine.wire import encode_add
 from vllmfront.simulator import SimulatorConfig, serve_simulator
 
@@ -216,11 +217,7 @@ async def test_a_stranger_that_leaves_is_taken_for_no_engine() -> None:
                 (await trio.open_unix_socket(path)).socket.close()
                 await trio.sleep(0.2)  # a detour through ZeroMQ's thread, and the grace
 
-                # Should the first stranger be seen to leave before the engines are back, they are
-                # missed until then.
-                await wait_until(
-                    lambda: all(one.state is RankState.READY for one in second.snapshot().ranks)
-                )
+                assert [one.state for one in second.snapshot().ranks] == [RankState.READY] * 2
                 assert await tokens_of(second, SamplingParams(max_tokens=3)) == 3
             nursery.cancel_scope.cancel(reason="the test is over")
 
@@ -320,3 +317,24 @@ async def test_the_next_client_serves_the_adapters_that_the_engines_have() -> No
             third = await second.adapters.load(LoraRequest(name="c", int_id=0, path="/c"))
 
             assert third.int_id == 3, "the engine may still hold the one before it"
+
+
+async def test_engines_on_their_way_to_the_next_generation_are_not_missed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(_link, "LEAVE_GRACE", 0.0)  # a stranger's end is looked into at once
+    with trio.fail_after(10):
+        async with open_engine_client(CONFIG) as first, trio.open_nursery() as nursery:
+            start_engine(nursery, first)
+            await first.wait_ready()
+            gift = await inheritance_of(first)
+            assert first.succession is not None
+            path = first.succession.entrance.slots[1].inputs.address.removeprefix("ipc://")
+            async with open_engine_client(CONFIG, inheritance=gift) as second:
+                assert second.succession is not None
+                (await trio.open_unix_socket(path)).socket.close()
+                await second.succession.wait_reached(5)
+
+                assert "is lost" not in caplog.text
+                assert await tokens_of(second, SamplingParams(max_tokens=3)) == 3
+            nursery.cancel_scope.cancel(reason="the test is over")

@@ -105,9 +105,14 @@ class EngineLink:
                 [
                     (engine, engine.incarnation)
                     for engine in self._membership.ranks.values()
-                    if engine.state.connected and not self._membership.is_connected(engine)
+                    if self._has_come(engine) and not self._membership.is_connected(engine)
                 ]
             )
+
+    @staticmethod
+    def _has_come(engine: EngineRank) -> bool:
+        """Tell whether *engine* was ever connected here: one taken over may still be on its way."""
+        return engine.state.connected and (engine.unplaced or engine.descriptor is not None)
 
     def _take_departures(self) -> list[tuple[EngineRank, int]]:
         """Return engines that left, and which process of theirs it was."""
